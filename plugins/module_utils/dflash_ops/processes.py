@@ -1,0 +1,107 @@
+"""Processes known by pid and start time, and by a mark in their environment; never by a pattern."""
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+PROC = Path("/proc")
+RUN_MARK = "DFLASH_RUN_ID"
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """One process, safe against pid reuse.
+
+    Args:
+        pid: process id in this PID namespace.
+        start_ticks: clock ticks after boot when it started (field 22 of /proc/PID/stat).
+    """
+
+    pid: int
+    start_ticks: int
+
+    def as_dict(self) -> dict[str, int]:
+        return {"pid": self.pid, "start_ticks": self.start_ticks}
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot; start ticks mean nothing across two boots."""
+    try:
+        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the state on (index 0); None when there is no such process."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def look(pid: int) -> Process | None:
+    """Return the live process `pid`; None when it is gone or only a zombie."""
+    fields = stat_fields(pid)
+    if fields is None or fields[0] in "ZX":
+        return None
+    return Process(pid=pid, start_ticks=int(fields[19]))
+
+
+def alive(process: Process) -> bool:
+    """Tell whether this very process (not another with its pid) still runs."""
+    return look(process.pid) == process
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment a process was started with; empty when it may not be read."""
+    try:
+        raw = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (item.partition("=") for item in raw.decode(errors="surrogateescape").split("\0") if "=" in item)
+    return {name: value for name, _, value in pairs}
+
+
+def all_pids() -> list[int]:
+    return sorted(int(name) for name in os.listdir(PROC) if name.isdigit())
+
+
+def marked(run_id: str, *, mark: str = RUN_MARK) -> list[Process]:
+    """Return every live process whose environment carries `mark`=`run_id`, also those that left the session."""
+    found = (look(pid) for pid in all_pids() if environment_of(pid).get(mark) == run_id)
+    return [process for process in found if process is not None]
+
+
+def send(processes: Iterable[Process], number: signal.Signals) -> list[Process]:
+    """Signal each process that still is the one recorded; return those that were signalled."""
+    reached = []
+    for process in processes:
+        if alive(process):
+            try:
+                os.kill(process.pid, number)
+                reached.append(process)
+            except ProcessLookupError:
+                continue
+    return reached
+
+
+def seconds_since_start(process: Process) -> float:
+    """Return the age of a process in seconds."""
+    uptime = float((PROC / "uptime").read_text().split()[0])
+    return uptime - process.start_ticks / os.sysconf("SC_CLK_TCK")
+
+
+def wait_gone(processes: Iterable[Process], seconds: float, *, pause: float = 0.1) -> list[Process]:
+    """Wait at most `seconds` for all to end; return those that still run."""
+    deadline = time.monotonic() + seconds
+    left = [process for process in processes if alive(process)]
+    while left and time.monotonic() < deadline:
+        time.sleep(pause)
+        left = [process for process in left if alive(process)]
+    return left
