@@ -13,6 +13,8 @@ from dflash_trainer.errors import ConfigError
 
 Dtype = Literal["float32", "bfloat16"]
 LayerType = Literal["sliding_attention", "full_attention"]
+SLIDING: LayerType = "sliding_attention"
+FULL: LayerType = "full_attention"
 
 _GAMMA_OF_BLOCK = {16: 7.0, 10: 5.0, 8: 4.0}
 
@@ -127,9 +129,7 @@ class DrafterConfig(_Section):
         if list(ids) != sorted(set(ids)) or any(i < 0 for i in ids):
             self._refuse("target_layer_ids", "not ascending", "list 0-based layers once each, in order")
         if self.num_heads and self.num_kv_heads and self.num_heads % self.num_kv_heads:
-            self._refuse(
-                "num_kv_heads", f"does not divide {self.num_heads} heads", "use a divisor of drafter.num_heads"
-            )
+            self._refuse("num_kv_heads", f"does not divide {self.num_heads} heads", "use a divisor of num_heads")
 
     @property
     def resolved_layer_types(self) -> tuple[LayerType, ...]:
@@ -137,8 +137,8 @@ class DrafterConfig(_Section):
         if self.layer_types:
             return self.layer_types
         if not self.sliding_window:
-            return ("full_attention",) * self.num_layers
-        return ("sliding_attention",) * (self.num_layers - 1) + ("full_attention",)
+            return (FULL,) * self.num_layers
+        return (SLIDING,) * (self.num_layers - 1) + (FULL,)
 
     def captured_layers(self, target_layers: int) -> tuple[int, ...]:
         """0-based ids of the captured layers of a target with `target_layers` layers."""

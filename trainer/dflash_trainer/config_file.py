@@ -17,7 +17,7 @@ from dflash_trainer.errors import ConfigError
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib  # type: ignore[no-redef]
+    import tomli as tomllib  # type: ignore[no-redef,import-not-found,unused-ignore]
 
 _PATH_KEYS = (("target", "path"), ("drafter", "init_from"), ("data", "path"), ("data", "eval_path"))
 
@@ -47,9 +47,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(
-            "--config", str(file), error.strerror or "unreadable", "name an existing TOML file"
-        ) from error
+        raise ConfigError("--config", str(file), error.strerror or "unreadable", "name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("--config", str(file), f"not TOML ({error})", "correct that line") from error
 
