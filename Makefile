@@ -1,0 +1,68 @@
+# The few commands a person types. Every other one is a playbook: .venv/bin/ansible-playbook playbooks/<verb>.yml
+#
+#   make deploy                     from a fresh checkout to a live, proved training run on this machine
+#   make deploy ARGS='-i inventory/mine.yml'
+#   make test  make lint            the same checks that CI runs
+#   PYTHON=/usr/bin/python3.12 make deploy     the controller's interpreter (3.11 or newer)
+
+SHELL := /bin/bash
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help deploy test lint lock wheelhouse clean
+.PHONY: test-unit test-checks test-trainer test-lab molecule-default molecule-proxmox
+
+help:
+	@sed -n 's/^#   \(make.*\)/  \1/p' Makefile
+	@echo '  make lock                       re-make every lock and say what moved'
+	@echo '  make wheelhouse PROFILE=cu128   every wheel of a lock in wheelhouse/, for boxes with no internet'
+	@echo '  pieces of make test: test-unit test-checks test-trainer test-lab molecule-default molecule-proxmox'
+
+$(VENV): requirements/controller.lock tools/venv.sh
+	@tools/venv.sh $(VENV) requirements/controller.lock
+
+.venv-trainer: trainer/locks/cpu.lock requirements/trainer-tests.lock tools/trainer_venv.sh | $(VENV)
+	@tools/trainer_venv.sh .venv-trainer
+
+deploy: $(VENV)
+	$(BIN)/ansible-playbook deploy.yml $(ARGS)
+
+test: lint test-checks test-unit test-trainer molecule-default test-lab molecule-proxmox
+
+lint: $(VENV)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/yamllint --strict .
+	git ls-files '*.sh' .ci/run | xargs $(BIN)/shellcheck
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline
+
+test-unit: $(VENV)
+	$(PYTEST) tests/unit $(ARGS)
+
+test-checks: $(VENV)
+	$(PYTEST) tests/checks $(ARGS)
+
+test-trainer: .venv-trainer
+	PYTHONPATH=trainer .venv-trainer/bin/python -m pytest tests/trainer $(ARGS)
+
+# The LXC host behind sshd and pct: needs root.
+test-lab: $(VENV)
+	$(PYTEST) tests/lab $(ARGS)
+
+molecule-default: $(VENV)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test -s default
+
+molecule-proxmox: $(VENV)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test -s proxmox
+
+lock: $(VENV)
+	$(BIN)/python tools/lock.py $(ARGS)
+
+PROFILE ?= cpu
+wheelhouse: $(VENV)
+	$(BIN)/python tools/wheelhouse.py $(PROFILE) $(ARGS)
+
+clean:
+	rm -rf .venv .venv-* .venv*.flock .cache .pytest_cache .mypy_cache .ruff_cache .ansible wheelhouse

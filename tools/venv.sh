@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Make a virtual environment from a hash lock, or keep it when it already is that lock's.
+#
+#   tools/venv.sh .venv requirements/controller.lock
+#
+# The folder NAME-<hash> is built aside and NAME becomes a link to it, so NAME is whole or absent.
+# Overrides:
+#   PYTHON=/usr/bin/python3.12 tools/venv.sh .venv requirements/controller.lock    another interpreter
+set -euo pipefail
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 /usr/bin/python3}; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  echo "No Python 3.11 or newer found (looked for: ${PYTHON:-python3, python3.11 to 3.13}). Install one, or set PYTHON=/path/to/python3." >&2
+  return 1
+}
+
+# Debian and Ubuntu split the venv module's ensurepip into python3-venv.
+need_ensurepip() {
+  "$1" -c 'import ensurepip, venv' 2>/dev/null && return
+  local install=(apt-get install -y --no-install-recommends python3-venv)
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get update -q && DEBIAN_FRONTEND=noninteractive "${install[@]}"
+  elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then
+    sudo -n apt-get update -q && sudo -n DEBIAN_FRONTEND=noninteractive "${install[@]}"
+  else
+    echo "Missing: python3-venv (for $1). Install it as root, then type the same command again: ${install[*]}" >&2
+    return 1
+  fi
+}
+
+drop_old() {
+  local old
+  for old in "$1"-????????????; do
+    [ "$old" = "$2" ] || [ ! -f "$old/made-from.lock" ] || rm -rf "$old"
+  done
+}
+
+main() {
+  local name=$1 lock=$2 python key made
+  exec 9>"$name.flock"
+  flock 9
+  python=$(find_python)
+  key=$({ cat "$lock"; "$python" -c 'import sys; print(sys.version, sys.base_prefix)'; pwd; } | sha256sum | cut -c1-12)
+  made=$name-$key
+  if [ ! -f "$made/made-from.lock" ]; then
+    need_ensurepip "$python"
+    rm -rf "$made"
+    echo "making $made from $lock with $python"
+    "$python" -m venv "$made"
+    "$made/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r "$lock"
+    cp "$lock" "$made/made-from.lock"
+  fi
+  if [ "$(readlink "$name" || true)" != "$made" ]; then
+    [ -L "$name" ] || rm -rf "$name"
+    ln -s "$made" "$name.new.$$"
+    mv -T "$name.new.$$" "$name"
+  fi
+  drop_old "$name" "$made"
+}
+
+main "$@"
