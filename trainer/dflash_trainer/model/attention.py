@@ -1,0 +1,80 @@
+"""Attention of draft queries over context and draft keys: one mask, two ways to run it.
+
+CUDA runs flex_attention over the tiles that `mask_tiles` found. CPU has no backward for it, so it runs
+scaled_dot_product_attention with the dense table of the same mask function.
+"""
+
+# Shape letters: R rows, N blocks, Q queries, K keys, G heads, V key-value heads, E head size.
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from dflash_trainer.compile_guard import compile_once
+from dflash_trainer.model.mask_tiles import TILE, MaskTiles, mask_tiles
+from dflash_trainer.model.masks import block_mask_mod, dense_mask
+
+
+class BlockLayout(NamedTuple):
+    """The numbers a mask depends on besides the anchors."""
+
+    context: int
+    block: int
+    window: int
+
+
+class Visibility(NamedTuple):
+    """What one kind of layer sees in this batch: the dense table on CPU, tile lists on CUDA."""
+
+    layout: BlockLayout
+    anchors_RN: Tensor
+    valid_RN: Tensor
+    dense: Tensor | None
+    tiles: MaskTiles | None
+
+
+def visibility(anchors_RN: Tensor, valid_RN: Tensor, layout: BlockLayout) -> Visibility:
+    """Prepare the mask of every layer that shares `layout`; once a batch."""
+    if anchors_RN.is_cuda:
+        tiles = compile_once(mask_tiles)(anchors_RN, valid_RN, **layout._asdict())
+        return Visibility(layout, anchors_RN, valid_RN, None, tiles)
+    dense = dense_mask(anchors_RN, valid_RN, **layout._asdict())
+    return Visibility(layout, anchors_RN, valid_RN, dense, None)
+
+
+def attend(q_RQGE: Tensor, k_RKVE: Tensor, v_RKVE: Tensor, visible: Visibility) -> Tensor:
+    """Grouped-query attention; returns [R, Q, G, E]. A query that sees nothing gets zeros."""
+    q, k, v = (x.transpose(1, 2) for x in (q_RQGE, k_RKVE, v_RKVE))
+    if visible.dense is not None:
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible.dense, enable_gqa=True)
+    elif torch.compiler.is_compiling():
+        mixed = flex_over_tiles(q, k, v, visible)
+    else:
+        mixed = compile_once(flex_over_tiles)(q, k, v, visible)
+    return mixed.transpose(1, 2)
+
+
+def flex_over_tiles(q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Tensor:
+    """flex_attention with the batch's tiles; meant to be compiled (uncompiled it would hold every score)."""
+    assert visible.tiles is not None
+    tiles, layout = visible.tiles, visible.layout
+    mask = BlockMask(
+        seq_lengths=(q.shape[2], k.shape[2]),
+        kv_num_blocks=tiles.kv_num,
+        kv_indices=tiles.kv_index,
+        full_kv_num_blocks=tiles.full_kv_num,
+        full_kv_indices=tiles.full_kv_index,
+        q_num_blocks=tiles.q_num,
+        q_indices=tiles.q_index,
+        full_q_num_blocks=tiles.full_q_num,
+        full_q_indices=tiles.full_q_index,
+        BLOCK_SIZE=(TILE, TILE),
+        mask_mod=block_mask_mod(visible.anchors_RN, visible.valid_RN, **layout._asdict()),
+    )
+    mixed: Tensor = flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+    return mixed

@@ -1,0 +1,61 @@
+"""From a configuration to a drafter with initial weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from dflash_trainer.errors import InputError
+from dflash_trainer.model.drafter import Drafter
+from dflash_trainer.model.shape import drafter_shape
+
+if TYPE_CHECKING:
+    from dflash_trainer.config import Config
+    from dflash_trainer.target_shape import TargetShape
+
+_INITIAL_STD = 0.02
+
+
+def build_drafter(config: Config, target_shape: TargetShape) -> Drafter:
+    """A drafter on the CPU in fp32, random from runtime.seed or read from drafter.init_from."""
+    shape = drafter_shape(config.drafter, target_shape)
+    drafter = Drafter(shape, compiled=config.runtime.compile, checkpointed=config.runtime.gradient_checkpointing)
+    if config.drafter.init_from:
+        load_published(drafter, Path(config.drafter.init_from))
+    else:
+        initialise(drafter, config.runtime.seed)
+    return drafter
+
+
+@torch.no_grad()
+def initialise(drafter: Drafter, seed: int) -> None:
+    """Matrices normal with std 0.02, norms one; the same for a seed on every machine."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in drafter.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.normal_(0.0, _INITIAL_STD, generator=generator)
+
+
+def load_published(drafter: Drafter, folder: Path) -> None:
+    """Fill `drafter` from folder/model.safetensors; every name and shape must match. Raises InputError."""
+    file = folder if folder.suffix == ".safetensors" else folder / "model.safetensors"
+    try:
+        tensors = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"drafter.init_from: {file} cannot be read ({error})", "name a published drafter") from error
+    expected = {name: tuple(value.shape) for name, value in drafter.state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in tensors.items()}
+    wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    if wrong:
+        name = wrong[0]
+        raise InputError(
+            f"drafter.init_from: {file} does not fit: {len(wrong)} tensors differ, {name} is {found.get(name)}, "
+            f"the configuration needs {expected.get(name)}",
+            "set the drafter section to the published shape",
+        )
+    drafter.load_state_dict(tensors)

@@ -1,0 +1,113 @@
+"""The drafter: 11 tensors a layer plus fc and two norms; embedding and head stay the target's."""
+
+# Shape letters: R rows, S context, N blocks, B block size, Q = N*B, D hidden, C captured layers.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from dflash_trainer.compile_guard import compile_once
+from dflash_trainer.model.attention import BlockLayout, Visibility, visibility
+from dflash_trainer.model.layer import DecoderLayer, Norm, decoder_layer, rms_norm
+from dflash_trainer.model.rope import rope_tables
+from dflash_trainer.model.shape import DrafterShape
+
+
+class Drafter(nn.Module):
+    """Drafts every block of a batch at once, from the target's hidden states."""
+
+    def __init__(self, shape: DrafterShape, *, compiled: bool = False, checkpointed: bool = False) -> None:
+        super().__init__()
+        self.shape = shape
+        self.compiled = compiled
+        self.checkpointed = checkpointed
+        captured = len(shape.target_layer_ids)
+        self.fc = nn.Linear(captured * shape.hidden_size, shape.hidden_size, bias=False)
+        self.hidden_norm = Norm(shape.hidden_size)
+        self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.num_layers))
+        self.norm = Norm(shape.hidden_size)
+
+    def forward(self, embedded_RQD: Tensor, states_RSX: Tensor, anchors_RN: Tensor, valid_RN: Tensor) -> Tensor:
+        """Draft all blocks.
+
+        Args:
+            embedded_RQD: embeddings of [anchor token, MASK x (B-1)] for each block.
+            states_RSX: captured states side by side, X = C*D.
+            anchors_RN, valid_RN: as `draw_anchors` gives them.
+        Returns:
+            normed hidden states of slots 1..B-1, [R, N*(B-1), D], ready for the target's head.
+        """
+        shape = self.shape
+        cos, sin = self._rope(anchors_RN, states_RSX.shape[1])
+        context = self.context(states_RSX)
+        seen = self._visibilities(anchors_RN, valid_RN, states_RSX.shape[1])
+        x = embedded_RQD
+        for number, layer in enumerate(self.layers):
+            assert isinstance(layer, DecoderLayer)
+            visible = seen[shape.window_of(number)]
+            last = number == shape.num_layers - 1
+            x = self._layer(x, context, layer, cos, sin, visible, drop_anchor=last)
+        return self._maybe_compiled(rms_norm)(x, self.norm.weight, shape.rms_norm_eps)
+
+    def context(self, states_RSX: Tensor) -> Tensor:
+        """What every layer reads of the target: hidden_norm(fc(states)), [R, S, D]."""
+        reduced = functional.linear(states_RSX.to(self.fc.weight.dtype), self.fc.weight)
+        return self._maybe_compiled(rms_norm)(reduced, self.hidden_norm.weight, self.shape.rms_norm_eps)
+
+    def _rope(self, anchors_RN: Tensor, context: int) -> tuple[Tensor, Tensor]:
+        table = self._maybe_compiled(_rope_of_blocks)
+        return table(
+            anchors_RN,
+            context=context,
+            block=self.shape.block_size,
+            head_dim=self.shape.head_dim,
+            theta=self.shape.rope_theta,
+        )
+
+    def _visibilities(self, anchors_RN: Tensor, valid_RN: Tensor, context: int) -> dict[int, Visibility]:
+        windows = {self.shape.window_of(number) for number in range(self.shape.num_layers)}
+        block = self.shape.block_size
+        return {
+            window: visibility(anchors_RN, valid_RN, BlockLayout(context, block, window)) for window in sorted(windows)
+        }
+
+    def _layer(
+        self,
+        x: Tensor,
+        context: Tensor,
+        layer: DecoderLayer,
+        cos: Tensor,
+        sin: Tensor,
+        visible: Visibility,
+        *,
+        drop_anchor: bool,
+    ) -> Tensor:
+        function = self._maybe_compiled(decoder_layer)
+        sizes = {"head_dim": self.shape.head_dim, "eps": self.shape.rms_norm_eps, "drop_anchor": drop_anchor}
+        arguments = (x, context, layer.weights(), cos, sin, visible)
+        if self.checkpointed and torch.is_grad_enabled():
+            output: Tensor = checkpoint(function, *arguments, **sizes, use_reentrant=False)
+            return output
+        return function(*arguments, **sizes)
+
+    def _maybe_compiled(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return compile_once(function) if self.compiled else function
+
+
+def block_positions(anchors_RN: Tensor, block: int) -> Tensor:
+    """Positions anchor .. anchor+B-1 of every block, [R, N*B]."""
+    return (anchors_RN[..., None] + torch.arange(block, device=anchors_RN.device)).flatten(1)
+
+
+def _rope_of_blocks(
+    anchors_RN: Tensor, *, context: int, block: int, head_dim: int, theta: float
+) -> tuple[Tensor, Tensor]:
+    """Tables of the context's positions followed by the draft slots', each [R, S+Q, head_dim]."""
+    before = torch.arange(context, device=anchors_RN.device).expand(anchors_RN.shape[0], -1)
+    positions = torch.cat((before, block_positions(anchors_RN, block)), dim=1)
+    return rope_tables(positions, head_dim=head_dim, theta=theta)

@@ -1,0 +1,157 @@
+"""One decoder layer: a function of tensors, so that it compiles once for all layers and devices, and its module."""
+
+# Shape letters: R rows, S context, Q queries, K = S+Q keys, D hidden, G heads, V key-value heads, E head size.
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dflash_trainer.model.attention import Visibility, attend
+from dflash_trainer.model.rope import rotate
+from dflash_trainer.model.shape import DrafterShape
+
+
+class LayerWeights(NamedTuple):
+    """The 11 tensors of a layer."""
+
+    input_norm: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    o: Tensor
+    q_norm: Tensor
+    k_norm: Tensor
+    post_norm: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm over the last axis, statistics in fp32."""
+    wide = x.float()
+    return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def keys_and_values(
+    inputs: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Rotated keys and plain values of `inputs` [R, T, D]: two tensors [R, T, V, E]."""
+    shape = (*inputs.shape[:2], -1, head_dim)
+    k = rms_norm(functional.linear(inputs, w.k).view(shape), w.k_norm, eps)
+    return rotate(k, cos, sin), functional.linear(inputs, w.v).view(shape)
+
+
+def queries(normed: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float) -> Tensor:
+    """Rotated queries of `normed` [R, Q, D]: [R, Q, G, E]."""
+    q = functional.linear(normed, w.q).view(*normed.shape[:2], -1, head_dim)
+    return rotate(rms_norm(q, w.q_norm, eps), cos, sin)
+
+
+def mix_and_feed(x_RQD: Tensor, mixed_RQGE: Tensor, w: LayerWeights, eps: float) -> Tensor:
+    """Output projection, residual, gated MLP, residual."""
+    x = x_RQD + functional.linear(mixed_RQGE.flatten(2), w.o)
+    normed = rms_norm(x, w.post_norm, eps)
+    hidden = functional.silu(functional.linear(normed, w.gate)) * functional.linear(normed, w.up)
+    return x + functional.linear(hidden, w.down)
+
+
+def without_first_slot(x: Tensor, block: int) -> Tensor:
+    """Drop slot 0 (the anchor, never predicted) of every block of axis 1."""
+    rows, width = x.shape[0], x.shape[1] // block * (block - 1)
+    return x.unflatten(1, (-1, block))[:, :, 1:].reshape(rows, width, *x.shape[2:])
+
+
+def decoder_layer(
+    x_RQD: Tensor,
+    context_RSD: Tensor,
+    w: LayerWeights,
+    cos_RKE: Tensor,
+    sin_RKE: Tensor,
+    visible: Visibility,
+    *,
+    head_dim: int,
+    eps: float,
+    drop_anchor: bool,
+) -> Tensor:
+    """Draft slots attend to the context and to their own block; returns [R, Q, D].
+
+    The context skips the layer norm and is projected by the layer's own key and value matrices.
+    With `drop_anchor` (the last layer) slot 0 is left out of the output: nothing reads it.
+    """
+    width = context_RSD.shape[1]
+    normed = rms_norm(x_RQD, w.input_norm, eps)
+    q = queries(normed, w, cos_RKE[:, width:], sin_RKE[:, width:], head_dim=head_dim, eps=eps)
+    k_context, v_context = keys_and_values(
+        context_RSD, w, cos_RKE[:, :width], sin_RKE[:, :width], head_dim=head_dim, eps=eps
+    )
+    k_own, v_own = keys_and_values(normed, w, cos_RKE[:, width:], sin_RKE[:, width:], head_dim=head_dim, eps=eps)
+    mixed = attend(q, torch.cat((k_context, k_own), 1), torch.cat((v_context, v_own), 1), visible)
+    if drop_anchor:
+        x_RQD = without_first_slot(x_RQD, visible.layout.block)
+        mixed = without_first_slot(mixed, visible.layout.block)
+    return mix_and_feed(x_RQD, mixed, w, eps)
+
+
+class Norm(nn.Module):
+    """Holds one norm weight."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+
+class Attention(nn.Module):
+    """Holds the attention weights under their published names."""
+
+    def __init__(self, shape: DrafterShape) -> None:
+        super().__init__()
+        hidden, width = shape.hidden_size, shape.head_dim
+        self.q_proj = nn.Linear(hidden, shape.num_heads * width, bias=False)
+        self.k_proj = nn.Linear(hidden, shape.num_kv_heads * width, bias=False)
+        self.v_proj = nn.Linear(hidden, shape.num_kv_heads * width, bias=False)
+        self.o_proj = nn.Linear(shape.num_heads * width, hidden, bias=False)
+        self.q_norm = Norm(width)
+        self.k_norm = Norm(width)
+
+
+class Mlp(nn.Module):
+    """Holds the MLP weights under their published names."""
+
+    def __init__(self, shape: DrafterShape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+
+
+class DecoderLayer(nn.Module):
+    """Holds a layer's weights; `decoder_layer` computes with them."""
+
+    def __init__(self, shape: DrafterShape) -> None:
+        super().__init__()
+        self.self_attn = Attention(shape)
+        self.mlp = Mlp(shape)
+        self.input_layernorm = Norm(shape.hidden_size)
+        self.post_attention_layernorm = Norm(shape.hidden_size)
+
+    def weights(self) -> LayerWeights:
+        """The layer's tensors in the order `decoder_layer` takes them."""
+        attention, mlp = self.self_attn, self.mlp
+        return LayerWeights(
+            self.input_layernorm.weight,
+            attention.q_proj.weight,
+            attention.k_proj.weight,
+            attention.v_proj.weight,
+            attention.o_proj.weight,
+            attention.q_norm.weight,
+            attention.k_norm.weight,
+            self.post_attention_layernorm.weight,
+            mlp.gate_proj.weight,
+            mlp.up_proj.weight,
+            mlp.down_proj.weight,
+        )

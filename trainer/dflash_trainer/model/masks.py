@@ -1,0 +1,75 @@
+"""Who sees whom: small pure functions over positions, composed into the drafter's attention mask.
+
+Keys are the S context positions followed by the N*B draft slots; queries are the N*B draft slots.
+A block drafts from its anchor: it sees the context strictly before the anchor, and itself.
+"""
+
+# Shape letters: R rows of a batch, N blocks, B block size, S context length, Q = N*B queries, K = S+Q keys.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def sees_context(anchor: Tensor, key: Tensor, *, context: int) -> Tensor:
+    """Context keys strictly before the block's anchor."""
+    return (key < context) & (key < anchor)
+
+
+def in_window(query_position: Tensor, key_position: Tensor, *, window: int) -> Tensor:
+    """Keys less than `window` positions behind the query."""
+    return query_position - key_position < window
+
+
+def same_block(query: Tensor, key: Tensor, *, context: int, block: int) -> Tensor:
+    """Draft keys of the query's own block."""
+    return (key >= context) & (query // block == (key - context) // block)
+
+
+def not_later_in_block(query: Tensor, key: Tensor, *, context: int, block: int) -> Tensor:
+    """Draft keys whose slot is not after the query's slot."""
+    return (key - context) % block <= query % block
+
+
+def block_mask_mod(anchors_RN: Tensor, valid_RN: Tensor, *, context: int, block: int, window: int) -> MaskMod:
+    """The drafter's mask as a function of (row, head, query, key); `window` 0 is a full layer.
+
+    A full layer is bidirectional inside a block. A sliding layer is causal there, as servers run it.
+    A masked block (valid False) sees nothing.
+    """
+    last = anchors_RN.shape[1] - 1
+
+    def full(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        number = (query // block).clamp(max=last)
+        visible = sees_context(anchors_RN[row, number], key, context=context)
+        visible = visible | same_block(query, key, context=context, block=block)
+        return visible & valid_RN[row, number]
+
+    def sliding(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        number = (query // block).clamp(max=last)
+        anchor = anchors_RN[row, number]
+        before = sees_context(anchor, key, context=context)
+        before = before & in_window(anchor + query % block, key, window=window)
+        own = same_block(query, key, context=context, block=block)
+        own = own & not_later_in_block(query, key, context=context, block=block)
+        if window < block:
+            own = own & in_window(query % block, (key - context) % block, window=window)
+        return (before | own) & valid_RN[row, number]
+
+    return sliding if window else full
+
+
+def dense_mask(anchors_RN: Tensor, valid_RN: Tensor, *, context: int, block: int, window: int) -> Tensor:
+    """The same mask as a boolean table [R, 1, Q, K], for scaled_dot_product_attention."""
+    device = anchors_RN.device
+    rows, blocks = anchors_RN.shape
+    mask = block_mask_mod(anchors_RN, valid_RN, context=context, block=block, window=window)
+    row = torch.arange(rows, device=device)[:, None, None]
+    query = torch.arange(blocks * block, device=device)[None, :, None]
+    key = torch.arange(context + blocks * block, device=device)[None, None, :]
+    return mask(row, torch.zeros_like(row), query, key)[:, None]
