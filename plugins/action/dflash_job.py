@@ -1,0 +1,111 @@
+"""Runs a module that may start a job on the box, follows the job, and prints each line as it is said.
+
+A module that wants this returns `job: Snapshot.as_dict()`; its own action plugin is three lines:
+
+    from ansible.plugins.loader import action_loader
+
+    class ActionModule(action_loader.get("dflash_job", class_only=True)):
+        "Follow what dflash_environment starts."
+"""
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+# Seconds that one look waits on the box for news, and how long a lost connection is retried before the play fails.
+LOOK_SECONDS = 5.0
+RECONNECT_SECONDS = 300.0
+RECONNECT_PAUSE = 5.0
+
+
+class ActionModule(ActionBase):
+    """Start, follow, merge. A subclass may change `module_args` and `finish`."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _supports_async = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run the module; when its job is not over, follow it to the end."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        started = self._execute_module(module_name=self._task.action, module_args=self.module_args(variables),
+                                       task_vars=variables)
+        result.update(started)
+        job = result.get("job")
+        if result.get("failed") or not job or job.get("state") == "absent":
+            return result
+        return self.finish(result, self.follow(job, variables), variables)
+
+    def module_args(self, task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Return what the module gets; a subclass adds what lies on the controller."""
+        return dict(self._task.args)
+
+    def finish(self, result: dict[str, Any], job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Merge the ended job into the module's result; a subclass may look again at the box."""
+        result["job"] = {name: job[name] for name in ("job_id", "state", "elapsed", "log", "attached")}
+        if job["state"] == "done":
+            outcome = job["exit"].get("result") or {}
+            return {**result, "changed": True, **outcome}
+        return {**result, **failure(job)}
+
+    def follow(self, job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Print the job's lines until it ends; return its last snapshot."""
+        attached = bool(job.get("attached"))
+        if attached:
+            self.show(task_vars, job, f"attached to {job['job_id']}, which runs since {job['elapsed']:.0f} s")
+        last_shown = time.monotonic()
+        while True:
+            for line in job["lines"]:
+                self.show(task_vars, job, line)
+            newest = (job.get("progress") or {}).get("line", "")
+            if job["lines"]:
+                last_shown = time.monotonic()
+            elif newest and time.monotonic() - last_shown > 2 * LOOK_SECONDS:
+                self.show(task_vars, job, newest)
+                last_shown = time.monotonic()
+            if job["state"] != "running":
+                return {**job, "attached": attached}
+            job = self.look(job, task_vars)
+
+    def look(self, job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Ask the box once; a lost connection is tried again, since the job does not need it."""
+        arguments = {"root": self._task.args["root"], "workspace": self._task.args.get("workspace") or "",
+                     "job_id": job["job_id"], "offset": job["offset"], "wait": LOOK_SECONDS,
+                     "lock_token": self._task.args.get("lock_token") or ""}
+        deadline = time.monotonic() + RECONNECT_SECONDS
+        while True:
+            try:
+                answer = self._execute_module(module_name="dflash_job", module_args=arguments, task_vars=task_vars)
+            except AnsibleConnectionFailure as error:
+                if time.monotonic() > deadline:
+                    raise
+                self.show(task_vars, job, f"no connection ({error.message}); the job goes on, trying again")
+                time.sleep(RECONNECT_PAUSE)
+                continue
+            if "job" in answer:
+                return dict(answer["job"])
+            text = answer.get("msg") or "the box gave no answer"
+            return {**job, "lines": [], "state": "failed", "exit": {"message": f"Cannot follow {job['job_id']}: {text}"}}
+
+    def show(self, task_vars: dict[str, Any], job: dict[str, Any], line: str) -> None:
+        """Print one live line: box, seconds, what."""
+        host = task_vars.get("inventory_hostname", self._connection.transport)
+        Display().display(f"  {host} | {job['elapsed']:6.1f} s | {line}")
+
+
+def failure(job: dict[str, Any]) -> dict[str, Any]:
+    """Turn a job that failed or died into Ansible's failed result, with what an operator opens next."""
+    ended = job["exit"]
+    if job["state"] == "dead":
+        message = f"The job {job['job_id']} ended without a word: its process was killed or the box was restarted."
+        remedy = "run the same playbook again: it starts anew"
+    else:
+        message, remedy = ended.get("message", "the job failed"), ended.get("remedy", "")
+    text = f"{message} Remedy: {remedy}" if remedy else message
+    return {"failed": True, "changed": False, "msg": f"{text} (log on the box: {job['log']})", **(ended.get("facts") or {}),
+            "log_tail": job.get("log_tail", "").splitlines()[-20:]}

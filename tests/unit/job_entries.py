@@ -1,0 +1,38 @@
+"""Work for test jobs. The tests copy this file into the package that the runner runs."""
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .errors import OpsError
+from .jobs import Progress
+
+
+def count(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Say a line every `pause` seconds, `total` times."""
+    for number in range(1, arguments["total"] + 1):
+        progress.say(f"part {number}", done=number, total=arguments["total"])
+        time.sleep(arguments.get("pause", 0.05))
+    return {"counted": arguments["total"]}
+
+
+def refuse(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Fail with a remedy."""
+    raise OpsError("the wheel is broken", remedy="take another", facts={"wheel": "x.whl"})
+
+
+def crash(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Fail in a way nobody foresaw."""
+    return {"value": 1 // 0}
+
+
+def spawn(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Start a child in its own session that outlives a killed runner, and wait for it."""
+    script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+    Path(arguments["pid_file"]).write_text(str(child.pid))
+    progress.say("child started")
+    return {"rc": child.wait()}
