@@ -1,0 +1,1 @@
+"""Tokenized completions on disk to batches of fixed shapes."""

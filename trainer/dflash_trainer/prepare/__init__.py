@@ -1,0 +1,1 @@
+"""JSONL conversations to tokenized completions on disk."""
