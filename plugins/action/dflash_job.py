@@ -89,8 +89,8 @@ class ActionModule(ActionBase):
                 continue
             if "job" in answer:
                 return dict(answer["job"])
-            text = answer.get("msg") or "the box gave no answer"
-            return {**job, "lines": [], "state": "failed", "exit": {"message": f"Cannot follow {job['job_id']}: {text}"}}
+            text = f"Cannot follow {job['job_id']}: {answer.get('msg') or 'the box gave no answer'}"
+            return {**job, "lines": [], "state": "failed", "exit": {"message": text}}
 
     def show(self, task_vars: dict[str, Any], job: dict[str, Any], line: str) -> None:
         """Print one live line: box, seconds, what."""
@@ -107,5 +107,5 @@ def failure(job: dict[str, Any]) -> dict[str, Any]:
     else:
         message, remedy = ended.get("message", "the job failed"), ended.get("remedy", "")
     text = f"{message} Remedy: {remedy}" if remedy else message
-    return {"failed": True, "changed": False, "msg": f"{text} (log on the box: {job['log']})", **(ended.get("facts") or {}),
-            "log_tail": job.get("log_tail", "").splitlines()[-20:]}
+    return {**(ended.get("facts") or {}), "failed": True, "changed": False,
+            "msg": f"{text} (log on the box: {job['log']})", "log_tail": job.get("log_tail", "").splitlines()[-20:]}

@@ -72,7 +72,7 @@ def test_lines_and_result_reach_the_caller(layout: Layout, start: Callable[..., 
     assert ended.progress["done"] == ended.progress["total"] == 5
 
 
-def test_runner_has_its_own_session_and_no_descriptor_of_the_caller(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
+def test_runner_has_its_own_session_and_standard_files(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
     start("count", total=100)
     runner = runner_of(layout)
     assert os.getsid(runner.pid) == runner.pid
@@ -107,7 +107,8 @@ def test_job_survives_kill_of_the_module_that_started_it(layout: Layout, tmp_pat
     shutil.copytree(ENTRIES.parents[2] / "plugins/module_utils/dflash_ops", package)
     shutil.copy(ENTRIES, package)
     script = ("import sys, time; sys.path.insert(0, sys.argv[1]); from dflash_ops import jobs, paths;"
-              "jobs.start_or_attach(paths.Layout.of(sys.argv[2]), 'job-1', 'job_entries:count', {'total': 10, 'pause': 0.2});"
+              "jobs.start_or_attach(paths.Layout.of(sys.argv[2]), 'job-1', 'job_entries:count', "
+              "{'total': 10, 'pause': 0.2});"
               "print('started', flush=True); time.sleep(600)")
     starter = subprocess.Popen([sys.executable, "-c", script, str(package.parent), str(layout.root)],
                                stdout=subprocess.PIPE, start_new_session=True, text=True)

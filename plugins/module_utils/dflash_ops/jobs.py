@@ -99,7 +99,8 @@ class Progress:
 
     def _write(self, line: str, done: int | None, total: int | None) -> None:
         self.written = time.monotonic()
-        state = {"line": line, "done": done, "total": total, "elapsed": round(self.elapsed(), 1), "updated_at": time.time()}
+        state = {"line": line, "done": done, "total": total, "elapsed": round(self.elapsed(), 1),
+                 "updated_at": time.time()}
         files.write_json(self.folder / "progress.json", state)
 
 
@@ -218,7 +219,8 @@ def clear_leftovers(job_id: str) -> None:
     processes.send(left, signal.SIGKILL)
     if processes.wait_gone(left, 10.0):
         pids = ", ".join(str(process.pid) for process in left)
-        raise OpsError(f"Processes of an earlier job {job_id} do not end: {pids}.", remedy="look at them with ps; they wait for a disk")
+        raise OpsError(f"Processes of an earlier job {job_id} do not end: {pids}.",
+                       remedy="look at them with ps; they wait for a disk")
 
 
 def start_or_attach(layout: Layout, job_id: str, entry: str, arguments: Mapping[str, Any], *, title: str = "",
@@ -240,7 +242,8 @@ def start_or_attach(layout: Layout, job_id: str, entry: str, arguments: Mapping[
     while True:
         with try_lock(layout, job_id) as lock:
             if lock is not None:
-                return _start(layout, job_id, lock, entry=entry, arguments=arguments, title=title, environment=environment)
+                return _start(layout, job_id, lock, environment=environment,
+                              message={"entry": entry, "title": title, "arguments": dict(arguments)})
         state = state_of(folder)
         if state == "running":
             return snapshot(layout, job_id, attached=True)
@@ -252,7 +255,7 @@ def start_or_attach(layout: Layout, job_id: str, entry: str, arguments: Mapping[
         time.sleep(0.1)
 
 
-def _start(layout: Layout, job_id: str, lock: int, *, entry: str, arguments: Mapping[str, Any], title: str,
+def _start(layout: Layout, job_id: str, lock: int, *, message: dict[str, Any],
            environment: Mapping[str, str] | None) -> Snapshot:
     """Start the runner and wait until it has written job.json. The lock passes to the runner."""
     clear_leftovers(job_id)
@@ -263,18 +266,18 @@ def _start(layout: Layout, job_id: str, lock: int, *, entry: str, arguments: Map
         os.rename(folder, previous)
     folder.mkdir(parents=True)
     token = secrets.token_hex(8)
-    message = {"job_id": job_id, "entry": entry, "title": title, "token": token, "arguments": dict(arguments)}
     argv = [sys.executable, "-I", "-B", "-c", BOOT, str(install_package(layout)), str(folder), str(lock)]
     with (folder / "log").open("ab") as log:
         child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd="/", start_new_session=True,
                                  pass_fds=(lock,), env=plain_environment({**(environment or {}), JOB_MARK: job_id}))
     assert child.stdin is not None
     with contextlib.suppress(BrokenPipeError), child.stdin:
-        child.stdin.write(json.dumps(message).encode())
+        child.stdin.write(json.dumps({**message, "job_id": job_id, "token": token}).encode())
     deadline = time.monotonic() + START_SECONDS
     while (files.read_json(folder / "job.json") or {}).get("token") != token:
         if child.poll() is not None or time.monotonic() > deadline:
-            raise OpsError(f"Job {job_id} did not start: {files.read_tail(folder / 'log', 2000).strip() or 'no output'}",
+            output = files.read_tail(folder / "log", 2000).strip() or "no output"
+            raise OpsError(f"Job {job_id} did not start: {output}",
                            remedy=f"see {folder / 'log'}")
         time.sleep(0.02)
     return snapshot(layout, job_id)
@@ -328,4 +331,5 @@ def _outcome(message: dict[str, Any], progress: Progress) -> dict[str, Any]:
         return {"ok": False, "message": error.message, "remedy": error.remedy, "facts": error.facts}
     except Exception as error:
         print(traceback.format_exc(), flush=True)
-        return {"ok": False, "message": f"{type(error).__name__}: {error}", "remedy": f"see {progress.folder / 'log'}", "facts": {}}
+        return {"ok": False, "message": f"{type(error).__name__}: {error}", "remedy": f"see {progress.folder / 'log'}",
+                "facts": {}}

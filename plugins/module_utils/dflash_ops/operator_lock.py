@@ -1,7 +1,7 @@
 """One operator at a time per box. A dead or silent holder's lock is taken over.
 
 The holder is a playbook on the controller, which the box cannot see in general: it renews its lease with every call.
-When controller and box share one process table the holder's process is looked at as well, so its death is known at once.
+When controller and box share one process table the holder's process is looked at too, so its death is known at once.
 """
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def refusal(held: dict[str, Any], path: Path, *, now: float) -> OpsError:
     return OpsError(
         f"This box is held by {held['operator']} on {held['host']} (pid {held['pid']}) since {since} "
         f"({minutes:.0f} min) for: {held['what'] or 'a playbook'}.",
-        remedy=f"wait for it, or, when you know that it is gone, it ends by itself in {max(0.0, held['expires_at'] - now):.0f} s "
-               f"({path})", facts={"held_by": held})
+        remedy=f"wait for it; if it is gone, its hold ends in {max(0.0, held['expires_at'] - now):.0f} s ({path})",
+        facts={"held_by": held})
 
 
 def acquire(layout: Layout, holder: Holder, *, lease: float = LEASE_SECONDS, known_dead: str = "",
