@@ -1,0 +1,57 @@
+"""Runs the target's layers over a padded batch and keeps the captured states."""
+
+# Shape letters: B rows, S tokens, D hidden, X = captured layers * D.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dflash_trainer.compile_guard import compile_once
+from dflash_trainer.target.delta_net import DeltaNetWeights, DeltaRule, delta_net_inputs, delta_net_outputs
+from dflash_trainer.target.layers import attention_layer
+from dflash_trainer.target.plan import TargetPlan, rope_tables
+from dflash_trainer.target.weights import TargetWeights
+
+
+class CaptureForward:
+    """The target up to its last captured layer, without head; one a device."""
+
+    def __init__(
+        self, plan: TargetPlan, weights: TargetWeights, captured: tuple[int, ...], rule: DeltaRule, *, compiled: bool
+    ) -> None:
+        self.plan = plan
+        self.weights = weights
+        self.captured = captured
+        self.rule = rule
+        self.compiled = compiled
+
+    @torch.no_grad()
+    def __call__(self, input_ids_BS: Tensor, into_BSX: Tensor) -> None:
+        """Write the outputs of the captured layers side by side into `into_BSX`."""
+        positions = torch.arange(input_ids_BS.shape[1], device=input_ids_BS.device)
+        cos, sin = rope_tables(self.plan, positions)
+        x = functional.embedding(input_ids_BS, self.weights.embed)
+        width = self.plan.shape.hidden_size
+        for number in range(self.captured[-1] + 1):
+            x = self._layer(x, number, cos, sin)
+            if number in self.captured:
+                start = self.captured.index(number) * width
+                into_BSX[:, :, start : start + width].copy_(x)
+
+    def _layer(self, x: Tensor, number: int, cos: Tensor, sin: Tensor) -> Tensor:
+        first, second = self.weights.layers[number]
+        sizes = self.plan.sizes
+        if not isinstance(first, DeltaNetWeights):
+            return self._function(attention_layer)(x, first, second, cos, sin, sizes)
+        assert self.plan.delta_net is not None
+        inputs, z, _ = self._function(delta_net_inputs)(x, first, self.plan.delta_net, sizes)
+        mixed, _ = self.rule(inputs, None, False)
+        return self._function(delta_net_outputs)(x, mixed, z, first, second, sizes)
+
+    def _function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return compile_once(function) if self.compiled else function
