@@ -1,0 +1,308 @@
+"""Connection plugin `pct`: ssh to a Proxmox host, then `pct exec` into one of its containers."""
+from __future__ import annotations
+
+DOCUMENTATION = """
+name: pct
+short_description: work inside an LXC container of a Proxmox host, through ssh and pct exec
+version_added: "1.0.0"
+author: dflash-ansible contributors
+description:
+  - Logs in to the Proxmox host as the builtin ssh connection does, and runs everything as root inside container
+    O(pct_vmid) through C(pct exec), or C(lxc-attach).
+  - One C(pct) call serves a whole task, with all the commands and files that the task needs.
+  - Commands start from a fixed environment; no variable of the host or of the login comes along.
+  - Files are copied with a checksum, under a temporary name and then renamed, a piece at a time. They belong to root
+    of the container, unprivileged or not; a file that is replaced keeps its owner and mode.
+  - O(remote_user) is the login on the host; C(become) works inside the container.
+options:
+  pct_vmid:
+    description: Number of the container, as C(pct list) on the host shows it.
+    type: str
+    required: true
+    vars:
+      - name: pct_vmid
+  pct_method:
+    description:
+      - V(pct) asks Proxmox, which knows the container and says what is wrong with it.
+      - V(lxc-attach) goes to LXC at once and spares the start-up of pct in each task.
+    type: str
+    choices: [pct, lxc-attach]
+    default: pct
+    vars:
+      - name: pct_method
+  pct_executable:
+    description: Where pct is on the host.
+    type: str
+    default: /usr/sbin/pct
+    vars:
+      - name: pct_executable
+  pct_sudo:
+    description: Whether the login on the host becomes root through sudo, without a password. For a login that is
+      not root.
+    type: bool
+    default: false
+    vars:
+      - name: pct_sudo
+  pct_timeout:
+    description: Seconds within which the container must answer when a task begins.
+    type: float
+    default: 30
+    vars:
+      - name: pct_timeout
+extends_documentation_fragment:
+  - pct_ssh
+notes:
+  - The host's key is checked, as ssh does by default.
+  - Copies need python3 in the container; without it only plain commands work, one C(pct) call each.
+"""
+
+EXAMPLES = """
+# inventory/proxmox.yml
+all:
+  hosts:
+    trainer:
+      ansible_connection: pct
+      ansible_host: 192.0.2.10   # the Proxmox host
+      ansible_user: root
+      pct_vmid: 200
+"""
+
+import os
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ansible.module_utils
+from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
+from ansible.plugins.connection import ssh
+from ansible.utils.display import Display
+
+# ansible extends this path for modules only; the same folder serves here, so there is one copy of everything
+_OURS = str(Path(__file__).resolve().parents[1] / "module_utils")
+if _OURS not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(_OURS)
+
+from ansible.module_utils.dflash_ops.errors import OpsError
+from ansible.module_utils.dflash_ops.pct_channel import (
+    AGENT_WORDS,
+    Channel,
+    ChannelLost,
+    ChannelRefused,
+    ChannelSilent,
+    NoPython,
+)
+from ansible.module_utils.dflash_ops.pct_command import check_method, check_vmid, pct_command
+from ansible.module_utils.dflash_ops.pct_failures import (
+    Place,
+    explain,
+    explain_loss,
+    explain_silence,
+    last_line,
+)
+
+display = Display()
+T = TypeVar("T")
+
+
+class Connection(ssh.Connection):
+    """Three places: the controller (here), the Proxmox host (ssh logs in), the container (everything happens).
+
+    put_file takes a file of the controller to the container, fetch_file brings one from the container to the
+    controller; the host's disk sees neither. The parent builds ssh's command line, keeps its ControlMaster and
+    knows passwords and keys; ours is what travels through it.
+    """
+
+    transport = "pct"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._channel: Channel | None = None
+        self._channel_way: tuple[Any, ...] = ()
+        self._has_python = True
+
+    # ---- what Ansible calls --------------------------------------------------------------------------------
+
+    def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
+        """Run a command inside the container; return (rc, stdout, stderr)."""
+        self._settle()
+        if self._has_python:
+            try:
+                display.vvv(f"PCT: EXEC in {self._place().vmid}: {cmd}", host=self.host)
+                status, out, err = self._use(lambda channel: channel.run(cmd, in_data))
+                out = self._without_become_marker(out) if sudoable else out
+                return status, as_text(out), as_text(err)
+            except NoPython:
+                self._has_python = False
+        return self._exec_once(cmd, in_data, sudoable)
+
+    def put_file(self, in_path: str, out_path: str) -> None:
+        """Copy a file of the controller into the container."""
+        self._settle()
+        display.vvv(f"PCT: PUT {in_path} TO {out_path} in {self._place().vmid}", host=self.host)
+        if not Path(in_path).is_file():
+            raise AnsibleFileNotFound(f"{in_path} is no file on the controller")
+        self._copy(lambda channel: channel.put(Path(in_path), out_path))
+
+    def fetch_file(self, in_path: str, out_path: str) -> None:
+        """Copy a file of the container to the controller."""
+        self._settle()
+        display.vvv(f"PCT: FETCH {in_path} TO {out_path} from {self._place().vmid}", host=self.host)
+        self._copy(lambda channel: channel.get(in_path, Path(out_path)))
+
+    def reset(self) -> None:
+        """Forget the container and the login."""
+        self._close_channel()
+        super().reset()
+
+    def close(self) -> None:
+        """End what this task started in the container."""
+        self._close_channel()
+        super().close()
+
+    # ---- the channel ---------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Read the options that the parent keeps as attributes, and check ours before anything is sent."""
+        self.host = self.get_option("host") or self._play_context.remote_addr
+        try:
+            check_vmid(self.get_option("pct_vmid"))
+            check_method(self.get_option("pct_method"))
+        except OpsError as error:
+            raise AnsibleError(str(error)) from error
+
+    def _place(self) -> Place:
+        return Place(
+            host=str(self.host),
+            vmid=check_vmid(self.get_option("pct_vmid")),
+            executable=self.get_option("pct_executable"),
+            user=self.get_option("remote_user") or "",
+        )
+
+    def _command(self, command: str | tuple[str, ...]) -> str:
+        return pct_command(
+            self.get_option("pct_vmid"),
+            command,
+            executable=self.get_option("pct_executable"),
+            method=self.get_option("pct_method"),
+            sudo=self.get_option("pct_sudo"),
+        )
+
+    def _use(self, action: Callable[[Channel], T]) -> T:
+        """Do something with the open channel; a broken one becomes a message with the container's state."""
+        channel = self._open_channel()
+        try:
+            return action(channel)
+        except ChannelLost as loss:
+            self._close_channel()
+            place, text = self._place(), str(loss)
+            message = explain(text, place) or explain_loss(place, self._look(), text)
+            raise AnsibleConnectionFailure(message) from loss
+
+    def _copy(self, action: Callable[[Channel], None]) -> None:
+        try:
+            self._use(action)
+        except NoPython as missing:
+            place = self._place()
+            raise AnsibleError(
+                f"Container {place.vmid} on {place.host} has no python3, and copies need it. Remedy: install it there,"
+                " for example with a raw task: apt-get install -y python3"
+            ) from missing
+        except (OpsError, OSError) as error:
+            raise AnsibleError(str(error)) from error
+
+    def _open_channel(self) -> Channel:
+        """Return the channel of this task, opened anew when there is none or the options name another way."""
+        way = tuple(
+            self.get_option(name)
+            for name in ("host", "port", "remote_user", "pct_vmid", "pct_method", "pct_executable", "pct_sudo")
+        )
+        if self._channel and self._channel_way == way:
+            return self._channel
+        self._close_channel()
+        attempts = int(self.get_option("reconnection_retries")) + 1
+        for attempt in range(attempts):
+            try:
+                self._channel, self._channel_way = self._start_channel(), way
+                self._connected = True
+                return self._channel
+            except AnsibleConnectionFailure as failure:
+                if attempt + 1 == attempts:
+                    raise
+                display.vv(f"PCT: attempt {attempt + 1} of {attempts}: {failure}", host=self.host)
+                time.sleep(min(2**attempt - 1, 30))
+        raise AssertionError("the loop above returns or raises")
+
+    def _start_channel(self) -> Channel:
+        place, limit = self._place(), float(self.get_option("pct_timeout"))
+        try:
+            return self._launch(limit)
+        except ChannelSilent as silence:
+            raise AnsibleConnectionFailure(explain_silence(place, limit, self._look())) from silence
+        except ChannelRefused as refusal:
+            message = explain(refusal.text, place)
+            if message is None:
+                said = last_line(refusal.text) or f"exit status {refusal.status}, no message"
+                message = f"Could not enter container {place.vmid} on {place.host}: {said} ({self._look()})"
+            raise AnsibleConnectionFailure(message) from refusal
+
+    @ssh._clean_shm
+    def _launch(self, limit: float) -> Channel:
+        """Start ssh with the parent's arguments and whatever its way of giving a password needs."""
+        remote = self._command(AGENT_WORDS)
+        argv = self._build_command(self.get_option("ssh_executable"), "ssh", "-T", self.host, remote)
+        popen: dict[str, Any] = self._init_shm()
+        pipe = self.sshpass_pipe if argv[0] == b"sshpass" else None
+        if pipe:
+            os.write(pipe[1], str(self.get_option("password")).encode() + b"\n")
+            popen["pass_fds"] = pipe
+        display.vvvv("PCT: " + " ".join(shlex.quote(word.decode(errors="replace")) for word in argv), host=self.host)
+        try:
+            return Channel.open(argv, timeout_s=limit + float(self.get_option("timeout")), **popen)
+        finally:
+            for end in pipe or ():
+                os.close(end)
+
+    def _close_channel(self) -> None:
+        if self._channel:
+            self._channel.close()
+        self._channel = None
+
+    # ---- around it -----------------------------------------------------------------------------------------
+
+    def _look(self) -> str:
+        """Return what the host says about the container, for a message; never raises."""
+        place = self._place()
+        ask = (
+            f"timeout 20 {'sudo -n ' if self.get_option('pct_sudo') else ''}"
+            f"{shlex.quote(place.executable)} status {place.vmid} 2>&1; "
+            f"grep -s '^lock:' /etc/pve/lxc/{place.vmid}.conf"
+        )
+        try:
+            _status, out, _err = super().exec_command(ask, sudoable=False)
+        except AnsibleError as error:
+            return explain(str(error), place) or f"the host does not answer: {last_line(str(error))}"
+        said = ", ".join(line.strip() for line in out.decode(errors="replace").splitlines() if line.strip())
+        return f"{place.executable} says: {said or 'nothing'}"
+
+    def _exec_once(self, cmd: str, in_data: bytes | None, sudoable: bool) -> tuple[int, bytes, bytes]:
+        """Run a command with a pct call of its own: the way into a container without python3."""
+        status, out, err = super().exec_command(self._command(cmd), in_data=in_data, sudoable=sudoable)
+        if status and not out:
+            message = explain(err.decode(errors="replace"), self._place())
+            if message:
+                raise AnsibleConnectionFailure(message)
+        return status, out, err
+
+    def _without_become_marker(self, out: bytes) -> bytes:
+        """Drop the line by which become plugins show that they succeeded."""
+        if not (self.become and getattr(self.become, "success", None)):
+            return out
+        lines = out.splitlines(True)
+        return b"".join(line for line in lines if not self.become.check_success(line))
+
+
+def as_text(data: bytes) -> bytes:
+    """Return UTF-8 whatever a command printed; Ansible's display breaks on other bytes."""
+    return data.decode("utf-8", errors="replace").encode()

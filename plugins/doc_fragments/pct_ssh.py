@@ -1,0 +1,41 @@
+"""Every option of the builtin ssh connection, with the few defaults that a way through `pct exec` needs."""
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from ansible.plugins.connection import ssh
+
+# option -> default that differs from the builtin plugin's
+DEFAULTS: dict[str, Any] = {
+    "pipelining": True,
+    "use_tty": False,
+    "ssh_transfer_method": "piped",
+    "ssh_args": "-o ControlMaster=auto -o ControlPersist=300s -o ServerAliveInterval=15 -o ServerAliveCountMax=8",
+}
+# ansible-doc wants a description of each option; these have none where the builtin plugin declares them
+DESCRIPTIONS = {
+    "pipelining": "Send modules through standard input instead of copying them first; on by default here.",
+    "sftp_batch_mode": "Not used here, files travel through the container's own pipe.",
+}
+
+
+def inherited_options() -> dict[str, Any]:
+    """Return the builtin plugin's options as its own documentation declares them, with our defaults."""
+    options: dict[str, Any] = yaml.safe_load(ssh.DOCUMENTATION)["options"]
+    for name, default in DEFAULTS.items():
+        options[name]["default"] = default
+        # settings of ansible.cfg that are meant for plain ssh must not undo what pct needs
+        if name in ("use_tty", "ssh_transfer_method"):
+            for source in ("env", "ini", "vars"):
+                options[name].pop(source, None)
+    for name, option in options.items():
+        option.setdefault("description", DESCRIPTIONS.get(name, f"As in the builtin ssh connection, option {name}."))
+    options["pipelining"].setdefault("type", "boolean")
+    return options
+
+
+class ModuleDocFragment:
+    """What `extends_documentation_fragment: pct_ssh` takes in."""
+
+    DOCUMENTATION = yaml.safe_dump({"options": inherited_options()}, sort_keys=False)

@@ -1,0 +1,298 @@
+"""Serves one Ansible task inside a container: commands and files over one pair of pipes.
+
+The connection plugin sends this file's text to `python3 -IS -c` in the container, once a task, and talks frames with
+it from then on. It ends when its input ends, and leaves nothing behind. Standard library only, Python 3.8 or later,
+and no import of this package: the text travels alone. The controller imports it for the frames.
+
+A frame is one letter, a length of four bytes, and that many bytes.
+    to the container    R request (JSON), I a piece of input, E end of input (SHA-256 in hex for a file)
+    to the controller   o stdout, e stderr, x result (JSON)
+"""
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+GREETING = b"\x00dflash-pct-agent 1\n"
+PIECE = 1 << 18
+HEAD = struct.Struct(">cI")
+GRACE_S = 2.0  # how long output of a command that has ended is awaited when a child of it keeps the pipe open
+
+
+def read_exactly(stream: IO[bytes], count: int) -> bytes:
+    """Return `count` bytes; raise EOFError when the stream ends before."""
+    pieces = []
+    while count:
+        piece = stream.read(count)
+        if not piece:
+            raise EOFError("the other side is gone")
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
+
+
+def read_frame(stream: IO[bytes]) -> tuple[bytes, bytes]:
+    """Return (letter, bytes)."""
+    letter, length = HEAD.unpack(read_exactly(stream, HEAD.size))
+    return letter, read_exactly(stream, length)
+
+
+def write_frame(stream: Any, letter: bytes, data: bytes = b"") -> None:
+    """Write one frame and flush."""
+    stream.write(HEAD.pack(letter, len(data)) + data)
+    stream.flush()
+
+
+def write_result(stream: IO[bytes], **values: Any) -> None:
+    """Write the frame that ends an answer."""
+    write_frame(stream, b"x", json.dumps(values).encode())
+
+
+class Input:
+    """The input frames of one request; `final` is what the end frame carried, None until it came."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream = stream
+        self.final: bytes | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self.final is None:
+            letter, data = read_frame(self.stream)
+            if letter == b"E":
+                self.final = data
+            else:
+                yield data
+
+    def drain(self) -> None:
+        """Read and drop the rest, if there is any."""
+        for _ in self:
+            pass
+
+
+class Output:
+    """Frames of one command's output; closed once its result is written, so that late output is dropped."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream = stream
+        self.lock = threading.Lock()
+        self.open = True
+
+    def pump(self, letter: bytes, source: IO[bytes]) -> None:
+        """Forward a pipe until it ends."""
+        while True:
+            piece = os.read(source.fileno(), PIECE)
+            if not piece:
+                return
+            with self.lock:
+                if not self.open:
+                    return
+                write_frame(self.stream, letter, piece)
+
+    def finish(self, **values: Any) -> None:
+        """Write the result; nothing of this command follows it."""
+        with self.lock:
+            self.open = False
+            write_result(self.stream, **values)
+
+
+def run_command(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -> None:
+    """Run a line in /bin/sh, feed it its input, forward what it prints, and report how it ended."""
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", request["command"]],
+        stdin=subprocess.PIPE if request["has_input"] else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    output = Output(outgoing)
+    pumps = [
+        threading.Thread(target=output.pump, args=pair, daemon=True)
+        for pair in ((b"o", process.stdout), (b"e", process.stderr))
+    ]
+    for pump in pumps:
+        pump.start()
+    feed(process.stdin, incoming)
+    status = process.wait()
+    end = time.monotonic() + GRACE_S
+    for pump in pumps:
+        pump.join(max(0.0, end - time.monotonic()))
+    output.finish(rc=status if status >= 0 else 128 - status)
+
+
+def feed(target: IO[bytes] | None, incoming: Input) -> None:
+    """Write input frames to a command; what it no longer wants is read and dropped."""
+    for data in incoming:
+        if target and not target.closed:
+            try:
+                target.write(data)
+                target.flush()
+            except OSError:
+                close_quietly(target)
+    if target:
+        close_quietly(target)
+
+
+def close_quietly(stream: IO[bytes]) -> None:
+    """Close a pipe whose reader may be gone."""
+    with contextlib.suppress(OSError):
+        stream.close()
+
+
+def receive_file(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -> None:
+    """Write a file under a temporary name beside its target; rename it when its checksum is right."""
+    path = Path(os.path.realpath(request["path"]))
+    try:
+        problem = check_target(path, request["size"])
+        digest = "" if problem else store(path, request["mode"], incoming)
+        if not problem and not digest:
+            problem = f"the checksum of {path} differs after the transfer; nothing was changed, copy it again"
+    except OSError as error:
+        problem = f"{path}: {error.strerror or error}"
+    incoming.drain()
+    if problem:
+        write_result(outgoing, error=problem)
+    else:
+        write_result(outgoing, sha256=digest)
+
+
+def check_target(path: Path, size: int) -> str:
+    """Return why a file cannot be written here; empty when it can."""
+    if path.is_dir():
+        return f"{path} is a folder in the container; name the file"
+    if path.exists() and not path.is_file():
+        return f"{path} in the container is no regular file"
+    if not path.parent.is_dir():
+        return f"the folder {path.parent} does not exist in the container; create it first"
+    space = os.statvfs(path.parent)
+    free = space.f_bavail * space.f_frsize
+    if free < size:
+        return f"{path} needs {size} bytes, but only {free} are free in {path.parent}; make room there"
+    return ""
+
+
+def store(path: Path, mode: int, incoming: Input) -> str:
+    """Write the input to `path` in one rename; return its SHA-256, empty when it is not the sender's."""
+    sweep(path)
+    part = path.with_name(part_prefix(path) + os.urandom(6).hex())
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        digest = hashlib.sha256()
+        for data in incoming:
+            write_all(handle, data)
+            digest.update(data)
+        if digest.hexdigest().encode() != incoming.final:
+            return ""
+        set_owner_and_mode(handle, path, mode)
+        os.fsync(handle)
+        os.replace(part, path)
+        return digest.hexdigest()
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+        os.close(handle)
+
+
+def part_prefix(path: Path) -> str:
+    """Return how the temporary names for a file begin."""
+    return f".{path.name[:60]}.pct-part-"
+
+
+def sweep(path: Path) -> None:
+    """Remove temporary files of transfers to the same name whose writer is dead: nobody holds their lock."""
+    for other in path.parent.iterdir():
+        if not other.name.startswith(part_prefix(path)):
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.open(other, os.O_WRONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                other.unlink()
+            finally:
+                os.close(handle)
+
+
+def write_all(handle: int, data: bytes) -> None:
+    """Write every byte."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def set_owner_and_mode(handle: int, path: Path, mode: int) -> None:
+    """Give the new file what the old one had; a file without predecessor gets root and `mode`."""
+    owner, group = os.geteuid(), os.getegid()
+    with contextlib.suppress(FileNotFoundError):
+        old = path.stat()
+        owner, group, mode = old.st_uid, old.st_gid, old.st_mode & 0o7777
+    os.fchown(handle, owner, group)
+    os.fchmod(handle, mode)
+
+
+def send_file(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -> None:
+    """Stream a file out, its checksum last."""
+    incoming.drain()
+    path = Path(request["path"])
+    if not path.is_file():
+        why = "is no regular file" if path.exists() else "does not exist"
+        write_result(outgoing, error=f"{path} {why} in the container")
+        return
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as source:
+            while True:
+                piece = source.read(PIECE)
+                if not piece:
+                    break
+                write_frame(outgoing, b"o", piece)
+                digest.update(piece)
+    except OSError as error:
+        write_result(outgoing, error=f"{path}: {error.strerror or error}")
+        return
+    write_result(outgoing, sha256=digest.hexdigest())
+
+
+SERVICES = {"run": run_command, "put": receive_file, "get": send_file}
+
+
+def serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
+    """Answer requests one after the other until the input ends."""
+    outgoing.write(GREETING)
+    outgoing.flush()
+    while True:
+        try:
+            letter, data = read_frame(incoming)
+        except EOFError:
+            return
+        if letter != b"R":
+            raise ValueError(f"expected a request, got {letter!r}")
+        request = json.loads(data.decode())
+        SERVICES[request["service"]](request, Input(incoming), outgoing)
+
+
+def main() -> None:
+    """Settle in, then serve; a controller that went away is a normal end."""
+    os.umask(0o022)
+    try:
+        os.chdir(os.environ.get("HOME", "/"))
+    except OSError:
+        os.chdir("/")
+    try:
+        serve(sys.stdin.buffer, sys.stdout.buffer)
+    except (EOFError, BrokenPipeError):
+        os._exit(1)  # pumps may still hold pipes: nothing of them is wanted any more
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""The controller's end of one process inside a container: commands and files over ssh's pipes.
+
+Owner: the connection plugin, for one task. Processes: one ssh. Threads: one while input is sent. Ends on close().
+"""
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import selectors
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from . import pct_agent
+from .errors import OpsError
+from .pct_agent import GREETING, PIECE, read_frame, write_frame
+
+NO_PYTHON = b"\x00dflash-pct-agent: no python3\n"
+BOOT = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.readline())))"
+# words for the container: start the agent where there is a python3, and say so where there is none
+AGENT_WORDS = (
+    "/bin/sh",
+    "-c",
+    "command -v python3 >/dev/null 2>&1 || { printf '\\0dflash-pct-agent: no python3\\n'; exit 0; }; "
+    f"exec python3 -IS -c '{BOOT}'",
+)
+
+
+class ChannelRefused(Exception):
+    """The way into the container ended before the agent answered; carries ssh's exit status and all text."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class ChannelSilent(Exception):
+    """Nothing came back within the time allowed."""
+
+
+class ChannelLost(Exception):
+    """The way into the container broke while it was in use; carries the last words."""
+
+
+class NoPython(Exception):
+    """The container has no python3, so there is no agent."""
+
+
+class Channel:
+    """One agent in one container."""
+
+    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+        self.process = process
+        self.errors = errors
+        assert process.stdin and process.stdout
+        self.to_agent: IO[bytes] = process.stdin
+        self.from_agent: IO[bytes] = process.stdout
+        self.last_words = ""
+
+    @classmethod
+    def open(cls, command: Sequence[bytes], *, timeout_s: float, **popen: Any) -> Channel:
+        """Start `command` (an ssh whose remote words are AGENT_WORDS) and wait for the agent's greeting."""
+        # a file, since a ControlMaster that stays in the background keeps a pipe open for good
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, **popen
+        )
+        channel = cls(process, errors)
+        try:
+            channel.send_agent()
+            channel.await_greeting(timeout_s)
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+    def send_agent(self) -> None:
+        """Send the agent's text; a broken pipe shows as a refusal when its answer is read."""
+        source = Path(pct_agent.__file__).read_bytes()
+        try:
+            write_everything(self.to_agent, b"%d\n%s" % (len(source), source))
+        except BrokenPipeError:
+            return
+
+    def await_greeting(self, timeout_s: float) -> None:
+        """Read up to the greeting, past whatever a login prints; raise when it does not come."""
+        seen = b""
+        end = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.from_agent, selectors.EVENT_READ)
+            while GREETING not in seen:
+                if NO_PYTHON in seen:
+                    raise NoPython
+                if not selector.select(max(0.0, end - time.monotonic())):
+                    raise ChannelSilent
+                piece = os.read(self.from_agent.fileno(), readable(seen))
+                if not piece:
+                    raise ChannelRefused(self.process.wait(), self.error_text() + seen.decode(errors="replace"))
+                seen += piece
+
+    def run(self, command: str, data: bytes | None) -> tuple[int, bytes, bytes]:
+        """Run a line in the container's /bin/sh; return (rc, stdout, stderr)."""
+        sent = [data[at:at + PIECE] for at in range(0, len(data), PIECE)] if data else []
+        output: dict[bytes, list[bytes]] = {b"o": [], b"e": []}
+        request = {"service": "run", "command": command, "has_input": data is not None}
+        result = self.exchange(request, sent, lambda: b"", lambda letter, piece: output[letter].append(piece))
+        return result["rc"], b"".join(output[b"o"]), b"".join(output[b"e"])
+
+    def put(self, source: Path, target: str) -> None:
+        """Copy a file of the controller into the container, a piece at a time."""
+        digest = hashlib.sha256()
+
+        def pieces(stream: IO[bytes]) -> Iterable[bytes]:
+            while piece := stream.read(PIECE):
+                digest.update(piece)
+                yield piece
+
+        with source.open("rb") as stream:
+            found = os.fstat(stream.fileno())
+            request = {"service": "put", "path": target, "mode": found.st_mode & 0o777, "size": found.st_size}
+            result = self.exchange(request, pieces(stream), lambda: digest.hexdigest().encode(), ignore)
+        if "error" in result:
+            raise OpsError(f"Could not copy {source}: {result['error']}")
+
+    def get(self, source: str, target: Path) -> None:
+        """Copy a file of the container to the controller: beside `target` first, renamed when it is whole."""
+        digest = hashlib.sha256()
+        handle, part = tempfile.mkstemp(prefix=f".{target.name[:160]}.", suffix=".part", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+
+                def take(_letter: bytes, piece: bytes) -> None:
+                    digest.update(piece)
+                    stream.write(piece)
+
+                result = self.exchange({"service": "get", "path": source}, (), lambda: b"", take)
+            if "error" in result:
+                raise OpsError(f"Could not fetch a file: {result['error']}")
+            if digest.hexdigest() != result["sha256"]:
+                raise OpsError(f"Could not fetch {source}: its checksum differs after the transfer.",
+                               remedy="Fetch it again; if it is being written, wait until that has ended.")
+            Path(part).chmod(0o666 & ~current_umask())
+            os.replace(part, target)
+        except BaseException:
+            Path(part).unlink(missing_ok=True)
+            raise
+
+    def exchange(
+        self,
+        request: dict[str, Any],
+        pieces: Iterable[bytes],
+        final: Callable[[], bytes],
+        take: Callable[[bytes, bytes], None],
+    ) -> dict[str, Any]:
+        """Send a request with its input from a thread while the answer is read here."""
+        sender = Sender(self.to_agent, request, pieces, final)
+        sender.start()
+        try:
+            while True:
+                letter, data = read_frame(self.from_agent)
+                if letter == b"x":
+                    break
+                take(letter, data)
+        except (EOFError, OSError) as error:
+            self.close()
+            sender.join()
+            raise ChannelLost(self.last_words) from sender.error or error
+        sender.join()
+        if sender.error:
+            self.close()
+            raise sender.error
+        result: dict[str, Any] = json.loads(data)
+        return result
+
+    def error_text(self) -> str:
+        """Return what ssh and pct printed on stderr so far."""
+        self.errors.seek(0)
+        return self.errors.read().decode(errors="replace")
+
+    def close(self) -> None:
+        """End the agent by ending its input; an ssh that does not follow is killed."""
+        if self.errors.closed:
+            return
+        for stream in (self.to_agent, self.from_agent):
+            with contextlib.suppress(OSError):
+                stream.close()
+        try:
+            self.process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.last_words = self.error_text()
+        self.errors.close()
+
+
+class Sender(threading.Thread):
+    """Writes one request and its input. Owner: exchange(), which joins it."""
+
+    def __init__(
+        self, stream: IO[bytes], request: dict[str, Any], pieces: Iterable[bytes], final: Callable[[], bytes]
+    ) -> None:
+        super().__init__(daemon=True)
+        self.stream = stream
+        self.request = request
+        self.pieces = pieces
+        self.final = final
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Send everything; keep the error for the owner."""
+        writer = Writer(self.stream)
+        try:
+            write_frame(writer, b"R", json.dumps(self.request).encode())
+            for piece in self.pieces:
+                write_frame(writer, b"I", piece)
+            write_frame(writer, b"E", self.final())
+        except Exception as error:
+            self.error = error
+
+
+class Writer:
+    """An unbuffered pipe whose write() writes everything."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream = stream
+
+    def write(self, data: bytes) -> None:
+        """Write all of `data`."""
+        write_everything(self.stream, data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def write_everything(stream: IO[bytes], data: bytes) -> None:
+    """Write all of `data` to a raw pipe."""
+    view = memoryview(data)
+    while view:
+        view = view[stream.write(view) or 0:]
+
+
+def readable(seen: bytes) -> int:
+    """Return how many bytes may be read without passing the greeting's end: what follows is the first answer's."""
+    return len(GREETING) - len(seen) if GREETING.startswith(seen) else 1
+
+
+def ignore(_letter: bytes, _piece: bytes) -> None:
+    """Take nothing."""
+
+
+def current_umask() -> int:
+    """Return this process's umask."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
