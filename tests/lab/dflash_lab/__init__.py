@@ -1,0 +1,1 @@
+"""A test host that is real: a loopback sshd standing for a Proxmox host, over real LXC containers."""

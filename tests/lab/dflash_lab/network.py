@@ -1,0 +1,52 @@
+"""One bridge, one masquerade rule: the containers reach what this machine reaches."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .layout import BRIDGE, NETWORK, NFT_TABLE, Layout
+from .shell import run
+
+FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
+
+
+def default_mtu() -> int:
+    """Return the MTU of the device that holds the default route; 1500 when there is none."""
+    routes = json.loads(run("ip", "-json", "route", "show", "default").stdout or "[]")
+    if not routes:
+        return 1500
+    links = json.loads(run("ip", "-json", "link", "show", "dev", routes[0]["dev"]).stdout)
+    return int(links[0]["mtu"])
+
+
+def up(layout: Layout) -> None:
+    """Create the bridge and the rule; remember what ip_forward was."""
+    saved = layout.state / "ip_forward.before"
+    if not saved.exists():
+        saved.write_text(FORWARD.read_text(encoding="ascii"), encoding="ascii")
+    FORWARD.write_text("1\n", encoding="ascii")
+    if run("ip", "link", "show", BRIDGE, check=False).returncode != 0:
+        run("ip", "link", "add", BRIDGE, "type", "bridge")
+    run("ip", "address", "replace", f"{NETWORK}.1/24", "dev", BRIDGE)
+    run("ip", "link", "set", BRIDGE, "mtu", str(default_mtu()), "up")
+    run("nft", "-f", "-", stdin=ruleset())
+
+
+def ruleset() -> str:
+    """Return the nftables script; running it twice leaves one table."""
+    return (
+        f"table ip {NFT_TABLE}\ndelete table ip {NFT_TABLE}\n"
+        f"table ip {NFT_TABLE} {{\n"
+        "  chain postrouting {\n    type nat hook postrouting priority 100;\n"
+        f"    ip saddr {NETWORK}.0/24 ip daddr != {NETWORK}.0/24 masquerade\n  }}\n}}\n"
+    )
+
+
+def down(layout: Layout) -> None:
+    """Remove the rule and the bridge, and put ip_forward back."""
+    run("nft", "delete", "table", "ip", NFT_TABLE, check=False)
+    run("ip", "link", "delete", BRIDGE, check=False)
+    saved = layout.state / "ip_forward.before"
+    if saved.exists():
+        FORWARD.write_text(saved.read_text(encoding="ascii"), encoding="ascii")
+        saved.unlink()

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Build, start, stop and remove the test host.
+
+    python3 tests/lab/lab.py up --gpus 8     a host on port 22022 with containers 200 and 201
+    python3 tests/lab/lab.py down            stop it, keep the built root file systems
+    python3 tests/lab/lab.py purge           remove everything
+
+DFLASH_LAB_STATE and DFLASH_LAB_PORT name another folder and port.
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from dflash_lab.lab import Lab
+from dflash_lab.layout import layout_from_environment
+from dflash_lab.shell import LabError
+
+
+def main() -> int:
+    """Do one verb; 1 with one line on stderr when it cannot be done."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=("build", "up", "down", "purge", "status"))
+    parser.add_argument("--containers", default="200,201", help="which containers `up` starts")
+    parser.add_argument("--gpus", type=int, default=0, help="how many stand-in GPUs the host has")
+    arguments = parser.parse_args()
+    lab = Lab(layout_from_environment())
+    try:
+        if arguments.verb == "up":
+            chosen = [int(word) for word in arguments.containers.split(",") if word]
+            lab.up(chosen, gpu_count=arguments.gpus)
+            print(f"host: 127.0.0.1 port {lab.layout.port}, key {lab.layout.key}, known_hosts {lab.layout.known_hosts}")
+        elif arguments.verb == "status":
+            print(lab.pct("list").stdout, end="")
+        else:
+            getattr(lab, arguments.verb)()
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
