@@ -1,0 +1,158 @@
+"""A folder of checkpoints: which are complete, which is newest, which is best, which may go."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dflash_trainer.checkpoint.hashing import FileRecord, record_of
+from dflash_trainer.files import sync_folder, write_json
+
+INDEX = "index.json"
+WEIGHTS = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+TRAINER = "trainer.json"
+_NAME = re.compile(r"step-(\d{8})")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint on disk."""
+
+    folder: Path
+    step: int
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / WEIGHTS
+
+    @property
+    def optimizer(self) -> Path:
+        return self.folder / OPTIMIZER
+
+    def trainer(self) -> dict[str, Any]:
+        """Step, data position and configuration."""
+        values: dict[str, Any] = json.loads((self.folder / TRAINER).read_text(encoding="utf-8"))
+        return values
+
+    def bytes(self) -> int:
+        """Size on disk, from the index."""
+        files = json.loads((self.folder / INDEX).read_text(encoding="utf-8"))["files"]
+        return sum(int(record["size"]) for record in files.values())
+
+
+class CheckpointStore:
+    """The checkpoints of a run. `read_only` leaves another run's folder as it is."""
+
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+        self.folder = folder
+        self._read_only = read_only
+
+    def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
+        """The newest complete checkpoint; damaged ones before it are named and put aside."""
+        for folder in reversed(self.folders()):
+            problem = damage(folder)
+            if problem is None:
+                return Checkpoint(folder, step_of(folder))
+            aside = "left as it is" if self._read_only else f"kept aside as {self._put_aside(folder).name}"
+            say(f"checkpoint {folder.name} is damaged ({problem}): {aside}; looking for the one before it")
+        return None
+
+    def folders(self) -> list[Path]:
+        """Checkpoint folders, oldest first, complete or not."""
+        if not self.folder.is_dir():
+            return []
+        found = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+        return sorted(found, key=step_of)
+
+    def aside(self, step: int) -> Path:
+        """A fresh folder to write checkpoint `step` in; leftovers of dead writers are removed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self.folder.glob(".writing-*"):
+            shutil.rmtree(leftover)
+        folder = self.folder / f".writing-{name_of(step)}"
+        folder.mkdir()
+        return folder
+
+    def publish(self, written: Path, step: int, files: dict[str, FileRecord]) -> Checkpoint:
+        """Check `written` against what was meant to be there, index it, rename it and point `latest` to it.
+
+        Raises OSError when what the disk holds is not what was written.
+        """
+        for name, meant in files.items():
+            if record_of(written / name) != meant:
+                raise OSError(f"{name} reads back differently from what was written")
+        write_json(written / INDEX, {"step": step, "files": files})
+        folder = self.folder / name_of(step)
+        if folder.exists():
+            shutil.rmtree(folder)
+        written.rename(folder)
+        sync_folder(self.folder)
+        self.point("latest", folder)
+        return Checkpoint(folder, step)
+
+    def point(self, name: str, folder: Path) -> None:
+        """Make the link `name` (latest, best) point to `folder`, in one step."""
+        link = self.folder / f".{name}.{os.getpid()}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder.name)
+        link.replace(self.folder / name)
+
+    def rotate(self, keep: int) -> list[Path]:
+        """Remove all but the newest `keep` and what `latest` and `best` point to; returns what was removed."""
+        pointed = {os.readlink(link) for name in ("latest", "best") if (link := self.folder / name).is_symlink()}
+        gone = [folder for folder in self.folders()[:-keep] if folder.name not in pointed]
+        for folder in gone:
+            doomed = folder.with_name(f".writing-removed-{folder.name}")
+            folder.rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+        return gone
+
+    def _put_aside(self, folder: Path) -> Path:
+        aside = folder.with_name(f"damaged-{folder.name}")
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = folder.with_name(f"damaged-{folder.name}-{number}")
+        folder.rename(aside)
+        return aside
+
+
+def name_of(step: int) -> str:
+    """Folder name of checkpoint `step`."""
+    return f"step-{step:08d}"
+
+
+def step_of(folder: Path) -> int:
+    """Step of a checkpoint folder."""
+    match = _NAME.fullmatch(folder.name)
+    assert match is not None
+    return int(match.group(1))
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, or None: every file of its index must be there with its size and hash."""
+    try:
+        files = json.loads((folder / INDEX).read_text(encoding="utf-8"))["files"]
+    except FileNotFoundError:
+        return f"no {INDEX}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{INDEX} cannot be read: {error}"
+    missing = {WEIGHTS, OPTIMIZER, TRAINER} - set(files)
+    if missing:
+        return f"{INDEX} lacks {', '.join(sorted(missing))}"
+    for name, record in files.items():
+        file = folder / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != record["size"]:
+            return f"{name} has {file.stat().st_size} bytes, not {record['size']}"
+        if record_of(file) != record:
+            return f"{name} has another sha256"
+    return None

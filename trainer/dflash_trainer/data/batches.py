@@ -1,0 +1,56 @@
+"""Tokens of a planned batch in one fixed shape, padding masked, unusable samples left empty."""
+
+# Shape letters: B rows of the bucket, S the bucket's length.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_trainer.data.arrow import ArrowSamples
+from dflash_trainer.data.plan import PlannedBatch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a target worker takes; its shape depends on the bucket alone."""
+
+    planned: PlannedBatch
+    input_ids_BS: Tensor
+    """int64, 0 where padded."""
+    loss_mask_BS: Tensor
+    """int64, 1 on answers; 0 on padding and on the rows of unusable samples."""
+    lengths_B: Tensor
+    """int64; 1 for an empty row, whose one token has no loss."""
+    tokens: int
+    """Tokens that are not padding."""
+    unusable: tuple[int, ...]
+    """Ids of the samples left out."""
+
+
+def read_batch(samples: ArrowSamples, planned: PlannedBatch, *, rows: int, vocab_size: int) -> Batch:
+    """Read and pad. A sample without two answer tokens side by side, or with ids outside the vocabulary, is left out."""
+    ids = np.zeros((rows, planned.bucket), np.int64)
+    mask = np.zeros((rows, planned.bucket), np.int64)
+    lengths = np.ones(rows, np.int64)
+    tokens, unusable = 0, []
+    for row, sample_id in enumerate(planned.sample_ids):
+        stored = samples[sample_id]
+        sample_ids = stored.input_ids[: planned.bucket]
+        sample_mask = stored.loss_mask[: planned.bucket] != 0
+        if not _usable(sample_ids, sample_mask, vocab_size):
+            unusable.append(sample_id)
+            continue
+        length = len(sample_ids)
+        ids[row, :length], mask[row, :length], lengths[row] = sample_ids, sample_mask, length
+        tokens += length
+    return Batch(planned, *map(torch.from_numpy, (ids, mask, lengths)), tokens, tuple(unusable))
+
+
+def _usable(ids: np.ndarray, mask: np.ndarray, vocab_size: int) -> bool:
+    if len(ids) < 2 or not (mask[1:] & mask[:-1]).any():
+        return False
+    return bool(ids.min() >= 0 and ids.max() < vocab_size)

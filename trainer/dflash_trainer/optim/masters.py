@@ -1,0 +1,99 @@
+"""fp32 masters of one part of the weights, their gradients and their optimizers. One owner each, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from dflash_trainer.config import OptimizerConfig
+from dflash_trainer.errors import InputError
+from dflash_trainer.optim.small_adamw import SmallAdamW
+
+
+class Masters:
+    """The weights an owner updates. An fp32 replica is its own master; for bf16 an fp32 copy is kept."""
+
+    def __init__(self, replica: Mapping[str, Tensor], config: OptimizerConfig) -> None:
+        self._config = config
+        self.weights: dict[str, Tensor] = {
+            name: weight.detach() if weight.dtype == torch.float32 else weight.detach().float()
+            for name, weight in replica.items()
+        }
+        for weight in self.weights.values():
+            weight.grad = torch.zeros_like(weight)
+        self._optimizers = _optimizers(self.weights, config)
+        self._create_state()
+
+    def gradients(self) -> list[Tensor]:
+        """fp32 gradients, one a weight, in the order of `weights`."""
+        return [weight.grad for weight in self.weights.values() if weight.grad is not None]
+
+    def norm(self) -> Tensor:
+        """Euclidean norm of this part's gradient, a scalar on the device."""
+        return torch.nn.utils.get_total_norm(self.gradients())
+
+    def update(self, *, lr: float, scale: float) -> None:
+        """Multiply the gradients by `scale` and take a step with rate `lr`."""
+        torch._foreach_mul_(self.gradients(), scale)
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+
+    def state(self) -> Iterator[tuple[str, Tensor]]:
+        """Masters and optimizer state as named tensors: `NAME/master`, `NAME/exp_avg` and so on."""
+        states = self._state_of()
+        for name, weight in self.weights.items():
+            yield f"{name}/master", weight
+            for key, value in sorted(states[name].items()):
+                yield f"{name}/{key}", value
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `state` gave. Raises InputError when a tensor is missing or has another shape."""
+        for name, value in self.state():
+            found = tensors.get(name)
+            if found is None or found.shape != value.shape:
+                problem = "is missing" if found is None else f"is {tuple(found.shape)}, not {tuple(value.shape)}"
+                raise InputError(
+                    f"checkpoint: optimizer tensor {name} {problem}",
+                    "resume with the configuration of the checkpoint, or start from its weights with drafter.init_from",
+                )
+            value.copy_(found)
+
+    def _state_of(self) -> dict[str, dict[str, Tensor]]:
+        found = {id(p): s for optimizer in self._optimizers for p, s in optimizer.state.items()}
+        return {name: found[id(weight)] for name, weight in self.weights.items()}
+
+    def _create_state(self) -> None:
+        """Take a step that changes nothing, so that a run allocates nothing later."""
+        self.update(lr=0.0, scale=0.0)
+        for state in self._state_of().values():
+            for value in state.values():
+                value.zero_()
+
+
+def _optimizers(weights: Mapping[str, Tensor], config: OptimizerConfig) -> list[Optimizer]:
+    matrices = [weight for weight in weights.values() if weight.ndim == 2]
+    rest = [weight for weight in weights.values() if weight.ndim != 2]
+    groups: list[Optimizer] = []
+    if matrices and config.kind == "muon":
+        muon = torch.optim.Muon(
+            matrices, lr=0.0, weight_decay=config.weight_decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+        )
+        groups.append(muon)
+    elif matrices:
+        groups.append(_adamw(matrices, config, config.weight_decay))
+    if rest:
+        groups.append(_adamw(rest, config, 0.0))
+    return groups
+
+
+def _adamw(weights: list[Tensor], config: OptimizerConfig, weight_decay: float) -> Optimizer:
+    betas = (config.betas[0], config.betas[1])
+    if config.state_dtype == "bfloat16":
+        return SmallAdamW(weights, lr=0.0, betas=betas, eps=config.eps, weight_decay=weight_decay)
+    return torch.optim.AdamW(weights, lr=0.0, betas=betas, eps=config.eps, weight_decay=weight_decay, fused=True)

@@ -1,0 +1,1 @@
+"""Target workers, the queues of hidden states, drafter workers."""

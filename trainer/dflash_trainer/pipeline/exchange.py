@@ -1,0 +1,107 @@
+"""Averages gradients over drafters and boxes, and gives the new weights back.
+
+Each weight has one owner, the drafter worker that keeps its fp32 master and optimizer state; owners share the weights
+evenly. Sums are taken in the order of the workers, so the result does not depend on which thread is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+
+import torch
+from torch import Tensor
+
+from dflash_trainer.boxes import Boxes
+from dflash_trainer.config import OptimizerConfig
+from dflash_trainer.optim.masters import Masters
+from dflash_trainer.pipeline.drafter_worker import DrafterWorker
+
+
+class Exchange:
+    """Owners, masters and what moves between replicas. Works in the drafters' own threads."""
+
+    def __init__(self, drafters: Sequence[DrafterWorker], boxes: Boxes, config: OptimizerConfig) -> None:
+        self._drafters = drafters
+        self._boxes = boxes
+        self._clip = config.clip
+        parts = divide({name: p.numel() for name, p in drafters[0].parameters.items()}, len(drafters))
+        self._names = parts
+        self._masters = [
+            drafter.submit(Masters, {name: drafter.parameters[name] for name in names}, config)
+            for drafter, names in zip(drafters, parts, strict=True)
+        ]
+        self.masters: list[Masters] = [future.result() for future in self._masters]
+
+    def average(self, weight: float) -> float:
+        """Put the mean gradient (the sum divided by `weight`) into the masters; returns its norm."""
+        self._each_owner(self._sum_drafters)
+        for masters in self.masters:
+            self._boxes.sum_(masters.gradients())
+        norms = [drafter.submit(_norm, m) for drafter, m in zip(self._drafters, self.masters, strict=True)]
+        return sum(future.result() ** 2 for future in norms) ** 0.5 / weight
+
+    def update(self, *, lr: float, weight: float, norm: float) -> None:
+        """Clip to the configured norm, step, and copy the new weights to every replica."""
+        clip = min(1.0, self._clip / norm) if self._clip and norm > 0 else 1.0
+        self._each_owner(self._step_owner, lr, clip / weight)
+
+    def copy_weights(self) -> None:
+        """Copy the masters into every replica."""
+        self._each_owner(self._give_weights)
+
+    def state(self) -> Iterator[tuple[str, Tensor]]:
+        """Masters and optimizer state of all owners, by name."""
+        for masters in self.masters:
+            yield from masters.state()
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over saved masters and optimizer state, and give the weights to every replica."""
+        for masters in self.masters:
+            masters.load(tensors)
+        self.copy_weights()
+
+    def _each_owner(self, work: object, *args: object) -> None:
+        futures: list[Future[None]] = [
+            drafter.submit(work, owner, *args)  # type: ignore[arg-type]
+            for owner, drafter in enumerate(self._drafters)
+        ]
+        for future in futures:
+            future.result()
+
+    @torch.no_grad()
+    def _sum_drafters(self, owner: int) -> None:
+        for name, master in self.masters[owner].weights.items():
+            assert master.grad is not None
+            master.grad.zero_()
+            for drafter in self._drafters:
+                gradient = drafter.gradient(name)
+                if gradient is not None:
+                    master.grad.add_(gradient.to(master.device, non_blocking=True))
+
+    def _step_owner(self, owner: int, lr: float, scale: float) -> None:
+        self.masters[owner].update(lr=lr, scale=scale)
+        self._give_weights(owner)
+
+    @torch.no_grad()
+    def _give_weights(self, owner: int) -> None:
+        for name, master in self.masters[owner].weights.items():
+            for drafter in self._drafters:
+                replica = drafter.parameters[name]
+                if replica.data_ptr() != master.data_ptr():
+                    replica.copy_(master, non_blocking=True)
+
+
+def divide(sizes: Mapping[str, int], owners: int) -> list[list[str]]:
+    """Names for each owner: the largest first, each to the owner that has least."""
+    parts: list[list[str]] = [[] for _ in range(owners)]
+    loads = [0] * owners
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        owner = loads.index(min(loads))
+        parts[owner].append(name)
+        loads[owner] += sizes[name]
+    return parts
+
+
+def _norm(masters: Masters) -> float:
+    return float(masters.norm())

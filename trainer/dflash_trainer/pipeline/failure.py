@@ -1,0 +1,62 @@
+"""The first thing that went wrong in any thread, and what name and exit code it has."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+
+from dflash_trainer import compile_guard
+from dflash_trainer.errors import DeviceError, TrainerError, WorkerError
+
+_LOST = ("CUDA error", "NCCL error", "Xid", "device-side assert", "GPU is lost", "unspecified launch failure")
+
+
+class FirstFailure:
+    """Keeps the first error and calls `stop` once; later ones are only consequences."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._lock = threading.Lock()
+        self.worker = ""
+        self.error: BaseException | None = None
+
+    def record(self, worker: str, error: BaseException) -> None:
+        """Remember `error` if it is the first."""
+        with self._lock:
+            if self.error is not None:
+                return
+            self.worker, self.error = worker, error
+        self._stop()
+
+    def raise_if_any(self) -> None:
+        """Raise the first failure under its name, with the worker's own traceback as its cause."""
+        if self.error is not None:
+            raise named_failure(self.worker, self.error) from self.error
+
+
+def named_failure(worker: str, error: BaseException) -> TrainerError:
+    """The TrainerError for an exception in `worker`; a TrainerError keeps its own name."""
+    if isinstance(error, TrainerError):
+        return error
+    text = f"{type(error).__name__}: {error}".strip()
+    first = text.splitlines()[0]
+    if isinstance(error, torch.OutOfMemoryError):
+        return DeviceError(
+            f"{worker}: {first}",
+            "use a smaller data.batch_tokens, objective.num_anchors or runtime.queue_depth, "
+            "or runtime.gradient_checkpointing = true",
+            name="gpu_out_of_memory",
+        )
+    if any(mark in text for mark in _LOST):
+        return DeviceError(f"{worker}: {first}", "look at dmesg and nvidia-smi, then start again", name="gpu_lost")
+    try:
+        with compile_guard.named_compile_failures():
+            raise error
+    except TrainerError as named:
+        return named
+    except BaseException:
+        return WorkerError(f"{worker}: {first}", "see the traceback")
+
+

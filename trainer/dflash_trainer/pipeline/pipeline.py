@@ -1,0 +1,163 @@
+"""Target workers, queues and drafter workers as one thing: it is built, warmed, started, stepped and closed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash_trainer import compile_guard
+from dflash_trainer.boxes import Boxes
+from dflash_trainer.config import Config
+from dflash_trainer.data.arrow import ArrowSamples
+from dflash_trainer.data.batches import read_batch
+from dflash_trainer.data.plan import BatchPlan
+from dflash_trainer.data.prefetch import Loaded, Prefetcher
+from dflash_trainer.data.stream import StreamRange, StreamShape, Work, evaluation_batches, work_stream
+from dflash_trainer.pipeline.drafter_worker import BatchReport, DrafterWorker, FrozenEnds
+from dflash_trainer.pipeline.exchange import Exchange
+from dflash_trainer.pipeline.failure import FirstFailure
+from dflash_trainer.pipeline.states_queue import QueueClosed, RingShape, StatesQueue
+from dflash_trainer.pipeline.target_worker import TargetWorker
+from dflash_trainer.warmup import DrafterSite, Say, place_drafter, warm
+
+if TYPE_CHECKING:
+    from dflash_trainer.target import Target
+
+_JOIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples on disk with the order they are taken in; evaluation data may be absent."""
+
+    train: ArrowSamples
+    train_plan: BatchPlan
+    evaluation: ArrowSamples | None
+    evaluation_plan: BatchPlan | None
+
+
+@dataclass(frozen=True)
+class TargetUse:
+    """What the target workers have done since the start."""
+
+    tokens: int
+    busy_seconds: float
+
+
+class Pipeline:
+    """Everything that computes. Owner: train(). Threads: one a worker and the prefetcher; close() ends them."""
+
+    def __init__(self, config: Config, targets: Sequence[Target], boxes: Boxes) -> None:
+        self.config = config
+        self.boxes = boxes
+        self.targets = targets
+        self._sites = [place_drafter(config, targets[0], device) for device in config.drafter.devices]
+        self.failure = FirstFailure(self._stop)
+        self.drafters = [self._drafter(index, site) for index, site in enumerate(self._sites)]
+        self.exchange = Exchange(self.drafters, boxes, config.optimizer)
+        self.shape = StreamShape(
+            boxes=boxes.count,
+            rank=boxes.rank,
+            drafters=len(self.drafters),
+            accumulate=config.optimizer.accumulate,
+        )
+        self._workers: list[TargetWorker] = []
+        self._prefetcher: Prefetcher | None = None
+
+    def warm(self, say: Say) -> None:
+        """Compile and record everything, serially, then forbid recompiles."""
+        warm(self.config, self.targets, self._sites, say=say)
+        if self.config.runtime.compile:
+            compile_guard.forbid_recompiles()
+
+    def start(self, dataset: Dataset, span: StreamRange) -> None:
+        """Begin to read, capture and queue; the batches of `span` will be there to train on."""
+        evaluation = dataset.evaluation_plan if span.evaluate_every else None
+        works = work_stream(dataset.train_plan, evaluation, self.shape, span)
+        self._prefetcher = Prefetcher(self._load(dataset, works), depth=self.config.data.prefetch)
+        queues = [drafter.queue for drafter in self.drafters]
+        self._workers = [
+            TargetWorker(f"target[{index}]", target, self._prefetcher, queues, self.failure.record)
+            for index, target in enumerate(self.targets)
+        ]
+        self._prefetcher.start()
+        for worker in self._workers:
+            worker.start()
+
+    def train(self) -> list[BatchReport]:
+        """One step's batches on every drafter; reports in the order of the batches."""
+        count = self.config.optimizer.accumulate
+        done = self._gather([drafter.submit(drafter.train, count) for drafter in self.drafters])
+        return [report for turn in zip(*done, strict=True) for report in turn]
+
+    def evaluate(self, plan: BatchPlan) -> list[BatchReport]:
+        """This box's part of the held-out batches, already on their way."""
+        counts = [0] * len(self.drafters)
+        for drafter, _ in evaluation_batches(plan, self.shape):
+            counts[drafter] += 1
+        futures = [d.submit(d.evaluate, count) for d, count in zip(self.drafters, counts, strict=True)]
+        return [report for reports in self._gather(futures) for report in reports]
+
+    def queue_depth(self) -> int:
+        """Batches of hidden states waiting, over all drafters."""
+        return sum(len(drafter.queue) for drafter in self.drafters)
+
+    def target_use(self) -> TargetUse:
+        """Totals over this box's target workers."""
+        return TargetUse(sum(w.tokens for w in self._workers), sum(w.busy_seconds for w in self._workers))
+
+    def close(self) -> bool:
+        """End every thread; False when one is stuck (in a lost GPU, say)."""
+        self._stop()
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+        deadline = time.monotonic() + _JOIN_SECONDS
+        ended = [worker.join(max(0.0, deadline - time.monotonic())) for worker in self._workers]
+        ended += [drafter.close(max(0.0, deadline - time.monotonic())) for drafter in self.drafters]
+        return all(ended)
+
+    def _drafter(self, index: int, site: DrafterSite) -> DrafterWorker:
+        config, target = self.config, self.targets[0]
+        tokens = max(bucket * config.data.batch_size(bucket) for bucket in config.data.buckets)
+        ring = RingShape(tokens, target.width, target.dtype)
+        queue = StatesQueue(site.device, config.runtime.queue_depth, ring)
+        ends = FrozenEnds(site.embed, site.head)
+        return DrafterWorker(
+            f"drafter[{index}]", site.drafter, ends, queue, config.objective, seed=config.runtime.seed
+        )
+
+    def _load(self, dataset: Dataset, works: Iterator[Work]) -> Iterator[Loaded]:
+        vocab = self.targets[0].shape.vocab_size
+        for work in works:
+            samples = dataset.train if work.kind == "train" else dataset.evaluation
+            assert samples is not None
+            rows = self.config.data.batch_size(work.planned.bucket)
+            yield Loaded(work, read_batch(samples, work.planned, rows=rows, vocab_size=vocab))
+
+    def _gather(self, futures: list[Future[list[BatchReport]]]) -> list[list[BatchReport]]:
+        """Results in order; the first failure of any worker, with its own traceback, instead."""
+        wait(futures, return_when=FIRST_EXCEPTION)
+        for index, future in enumerate(futures):
+            error = future.exception() if future.done() else None
+            if error is not None and not isinstance(error, QueueClosed):
+                self.failure.record(f"drafter[{index}]", error)
+        self.failure.raise_if_any()
+        return [future.result() for future in futures]
+
+    def _stop(self) -> None:
+        for drafter in self.drafters:
+            drafter.queue.close()
+
+
+def open_dataset(config: Config) -> Dataset:
+    """Map and check the data before anything heavy. Raises InputError naming the damaged file."""
+    train = ArrowSamples.open(Path(config.data.path))
+    evaluation = ArrowSamples.open(Path(config.data.eval_path)) if config.data.eval_path else None
+    held_out = None
+    if evaluation is not None:
+        held_out = BatchPlan(evaluation.lengths[: config.evaluation.samples], config.data, shuffle=False)
+    return Dataset(train, BatchPlan(train.lengths, config.data), evaluation, held_out)

@@ -1,0 +1,116 @@
+"""The bounded queue of hidden states in front of one drafter.
+
+Batches are taken in the order of their turns. A target may write turn t only while t is less than `depth` turns ahead
+of the drafter, so that the batch the drafter waits for always has room. On CUDA the room is a ring of buffers on the
+drafter's device, allocated once; on CPU the tensor itself is handed over.
+"""
+
+# Shape letters: B rows, S tokens, X captured layers * hidden size.
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dflash_trainer.data.prefetch import Loaded
+
+
+class QueueClosed(Exception):
+    """The run is ending; not a failure of whoever sees it."""
+
+
+@dataclass(frozen=True)
+class StatesBatch:
+    """A batch with its hidden states, on the drafter's device."""
+
+    loaded: Loaded
+    states_BSX: Tensor
+    ready: torch.cuda.Event | None
+
+
+@dataclass(frozen=True)
+class RingShape:
+    """Buffers for `tokens` positions of `width` values each."""
+
+    tokens: int
+    width: int
+    dtype: torch.dtype
+
+
+class StatesQueue:
+    """Room for `depth` batches on `device`. Written by every target worker, read by one drafter worker."""
+
+    def __init__(self, device: torch.device, depth: int, ring: RingShape) -> None:
+        self.device = device
+        self.depth = depth
+        self._items: dict[int, StatesBatch] = {}
+        self._taken = self._released = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        self._ring: Tensor | None = None
+        if device.type == "cuda":
+            self._ring = torch.empty(depth, ring.tokens * ring.width, dtype=ring.dtype, device=device)
+            self._copies = torch.cuda.Stream(device)
+            self._free = [torch.cuda.Event() for _ in range(depth)]
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._items)
+
+    def put(self, loaded: Loaded, states_BSX: Tensor) -> None:
+        """Hand a batch over, waiting for room. Raises QueueClosed."""
+        turn = loaded.work.turn
+        with self._changed:
+            self._changed.wait_for(lambda: turn < self._released + self.depth or self._closed)
+            if self._closed:
+                raise QueueClosed
+        item = self._into_ring(loaded, states_BSX) if self._ring is not None else StatesBatch(loaded, states_BSX, None)
+        with self._changed:
+            self._items[turn] = item
+            self._changed.notify_all()
+
+    def take(self) -> StatesBatch:
+        """The next turn's batch; give it back with release(). Raises QueueClosed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken in self._items or self._closed)
+            if self._taken not in self._items:
+                raise QueueClosed
+            item = self._items.pop(self._taken)
+            self._taken += 1
+        if item.ready is not None:
+            torch.cuda.current_stream(self.device).wait_event(item.ready)
+        return item
+
+    def release(self) -> None:
+        """The last batch taken is no longer read; call after its backward pass was launched."""
+        if self._ring is not None:
+            self._free[self._released % self.depth].record(torch.cuda.current_stream(self.device))
+        with self._changed:
+            self._released += 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wake everyone who waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _into_ring(self, loaded: Loaded, states_BSX: Tensor) -> StatesBatch:
+        """Copy on a stream of our own, so that the target does not wait for the drafter's queued work."""
+        assert self._ring is not None
+        slot = loaded.work.turn % self.depth
+        buffer = self._ring[slot, : states_BSX.numel()].view(states_BSX.shape)
+        source = torch.cuda.current_stream(states_BSX.device) if states_BSX.is_cuda else None
+        if source is not None:
+            self._copies.wait_stream(source)
+        with torch.cuda.stream(self._copies):
+            self._copies.wait_event(self._free[slot])
+            buffer.copy_(states_BSX, non_blocking=True)
+            ready = torch.cuda.Event()
+            ready.record(self._copies)
+        if source is not None:
+            source.wait_event(ready)
+        return StatesBatch(loaded, buffer, ready)

@@ -1,0 +1,68 @@
+"""A target worker: takes the next batch, runs the frozen target, hands the hidden states to the batch's drafter."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from dflash_trainer.data.prefetch import Prefetcher
+from dflash_trainer.pipeline.states_queue import QueueClosed, StatesQueue
+from dflash_trainer.pipeline.threads import enter_worker
+
+if TYPE_CHECKING:
+    from dflash_trainer.target import Target
+
+
+class TargetWorker:
+    """Feeds the drafters' queues. Owner: Pipeline. Thread: one. Ends with the batches, or when a queue is closed."""
+
+    def __init__(
+        self,
+        name: str,
+        target: Target,
+        batches: Prefetcher,
+        queues: Sequence[StatesQueue],
+        on_error: Callable[[str, BaseException], None],
+    ) -> None:
+        self.name = name
+        self.target = target
+        self.tokens = 0
+        self.busy_seconds = 0.0
+        self._batches = batches
+        self._queues = queues
+        self._on_error = on_error
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to feed the queues."""
+        self._thread.start()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread; False when it is still busy."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            enter_worker(self.target.device)
+            while (loaded := self._batches.take()) is not None:
+                started = time.perf_counter()
+                states_BSX = self.target.capture(loaded.batch.input_ids_BS, loaded.batch.lengths_B)
+                self._finish_device()
+                self.busy_seconds += time.perf_counter() - started
+                self.tokens += loaded.batch.tokens
+                self._queues[loaded.work.drafter].put(loaded, states_BSX)
+        except QueueClosed:
+            pass
+        except BaseException as error:
+            self._on_error(self.name, error)
+
+    def _finish_device(self) -> None:
+        """Wait for the forward pass: the queue then holds finished states, and busy time is true."""
+        if self.target.device.type == "cuda":
+            torch.cuda.current_stream(self.target.device).synchronize()
