@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPO / "plugins" / "module_utils"))
+sys.path[:0] = [str(REPO / "plugins" / "module_utils"), str(REPO / "tests" / "unit")]
 
 from dflash_ops.paths import Layout  # noqa: E402
 

@@ -1,0 +1,69 @@
+"""What metrics.jsonl says: one JSON object a step, read tolerantly because the trainer writes while we read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import files
+
+WINDOW = 10  # steps over which a speed is a speed
+READ_LIMIT = 64 << 20  # bytes
+
+
+def read_metrics(path: Path, *, limit: int = READ_LIMIT) -> list[dict[str, Any]]:
+    """Return the steps in `path`, oldest first; a torn first or last line is skipped."""
+    rows = []
+    for line in files.read_tail(path, limit).splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
+    return rows
+
+
+def numbers(rows: Sequence[dict[str, Any]], key: str) -> list[float]:
+    """Return the values of `key` that are numbers."""
+    return [
+        float(row[key]) for row in rows if isinstance(row.get(key), (int, float)) and not isinstance(row[key], bool)
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """Tokens a second: the median of the last steps, and the best median the run ever held over as many steps."""
+
+    now: float | None
+    best: float | None
+    steps: int
+
+
+def speed(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> Speed:
+    """Return the speed over the last `window` steps and the best over any `window` steps."""
+    values = numbers(rows, "tok_s")
+    if not values:
+        return Speed(now=None, best=None, steps=0)
+    last = statistics.median(values[-window:])
+    blocks = [values[i : i + window] for i in range(0, len(values), window)]
+    full = [statistics.median(block) for block in blocks if len(block) == window] or [last]
+    return Speed(now=round(last, 1), best=round(max(*full, last), 1), steps=len(values))
+
+
+def allocator_flat(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> bool | None:
+    """Tell whether device allocations and frees stood still over the last steps; None when no GPU reports them."""
+    keys = ("device_allocs", "device_frees")
+    tail = [tuple(json.dumps(row.get(key)) for key in keys) for row in rows[-window:] if any(row.get(k) for k in keys)]
+    return len(set(tail)) == 1 if len(tail) > 1 else None
+
+
+def step_seconds(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> float | None:
+    """Return the median time between the last steps in seconds."""
+    times = numbers(rows[-window - 1 :], "time")
+    gaps = [later - earlier for earlier, later in zip(times, times[1:]) if later > earlier]
+    return statistics.median(gaps) if gaps else None

@@ -1,0 +1,168 @@
+"""Runs: their ids, their records, which one is current, and what happened before."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import files
+from .errors import OpsError
+from .paths import Layout
+
+LABEL_LIMIT = 40
+RESUME_SECTIONS = ("target", "drafter", "objective", "data", "optimizer")
+NOT_IDENTITY = {
+    "target": ("devices", "fast_path", "cuda_graphs"),
+    "drafter": ("devices",),
+    "objective": ("head_chunk",),
+    "data": ("prefetch", "eval_path"),
+    "optimizer": ("max_steps", "epochs"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One launch and all that is written about it.
+
+    Args:
+        run_id: UTC time + label.
+        folder: its folder below `runs/`.
+        record: run.json.
+    """
+
+    run_id: str
+    folder: Path
+    record: Mapping[str, Any]
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "train.log"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Return a JSON object of the run folder; empty when it is absent or half written."""
+        value = files.read_json(self.folder / name)
+        return value if isinstance(value, dict) else {}
+
+
+def normalise_label(label: str) -> str:
+    """Turn what the operator typed into the one form used in folder, session and log names.
+
+    Raises:
+        OpsError: nothing usable is left.
+    """
+    text = re.sub(r"[^A-Za-z0-9_]+", "-", label).strip("-_")[:LABEL_LIMIT].strip("-_")
+    if not text:
+        raise OpsError(
+            f"training_run_label is {label!r}, which holds no letter and no digit.",
+            remedy="use a word such as demo or lr3e-4",
+        )
+    return text
+
+
+def new_run_id(label: str, *, now: float, taken: Iterable[str]) -> str:
+    """Return `20260131T120000Z-label`, with a number behind it when that one exists."""
+    base = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{normalise_label(label)}"
+    used = set(taken)
+    names = (base if number == 1 else f"{base}-{number}" for number in range(1, len(used) + 2))
+    return next(name for name in names if name not in used)
+
+
+def run_ids(layout: Layout) -> list[str]:
+    """Return the ids of all runs, oldest first; a folder without run.json never became a run."""
+    if not layout.runs.is_dir():
+        return []
+    return sorted(path.name for path in layout.runs.iterdir() if (path / "run.json").is_file())
+
+
+def load(layout: Layout, run_id: str) -> Run:
+    """Return one run.
+
+    Raises:
+        OpsError: there is no such run.
+    """
+    folder = layout.run(run_id)
+    record = files.read_json(folder / "run.json") if run_id and "/" not in run_id else None
+    if not isinstance(record, dict):
+        known = run_ids(layout)
+        raise OpsError(
+            f"run is {run_id!r}, and {layout.runs} holds no such run.",
+            remedy=f"choose one of: {', '.join(known[-5:]) or 'none yet'} (playbooks/runs.yml lists them)",
+        )
+    return Run(run_id=run_id, folder=folder, record=record)
+
+
+def current(layout: Layout) -> Run | None:
+    """Return the run that `current` points at; None when nothing was launched or its folder is gone."""
+    try:
+        target = layout.current.readlink()
+    except OSError:
+        return None
+    record = files.read_json(layout.run(target.name) / "run.json")
+    return Run(run_id=target.name, folder=layout.run(target.name), record=record) if isinstance(record, dict) else None
+
+
+def chosen(layout: Layout, run_id: str = "") -> Run | None:
+    """Return the run the operator named, else the current one."""
+    return load(layout, run_id) if run_id else current(layout)
+
+
+def set_current(layout: Layout, run_id: str) -> None:
+    """Point `current` at a run in one rename."""
+    files.replace_link(layout.current, layout.run(run_id))
+
+
+def resume_identity(config: Mapping[str, Any], *, trainer: Path) -> str:
+    """Return a hash over what must be equal for a checkpoint to fit: model, data and objective, not the length.
+
+    Args:
+        config: the resolved configuration.
+        trainer: the release's `trainer/`; paths below it are compared without it, as each release has its own.
+    """
+    kept = {
+        section: {
+            key: value
+            for key, value in sorted(dict(config.get(section) or {}).items())
+            if key not in NOT_IDENTITY.get(section, ())
+        }
+        for section in RESUME_SECTIONS
+    }
+    text = json.dumps(kept, sort_keys=True, default=str).replace(str(trainer), "")
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def resume_source(layout: Layout, identity: str) -> Run | None:
+    """Return the newest run of this identity that holds a checkpoint; none when it came to its end by itself."""
+    for run_id in reversed(run_ids(layout)):
+        run = load(layout, run_id)
+        if run.record.get("resume_identity") != identity:
+            continue
+        if run.read("state.json").get("phase") == "finished":
+            return None
+        if checkpoint_steps(run):
+            return run
+    return None
+
+
+def checkpoint_steps(run: Run) -> list[int]:
+    """Return the steps of the checkpoint folders that carry their completing file, lowest first."""
+    found = run.checkpoints.glob("step-*") if run.checkpoints.is_dir() else ()
+    names = (path.name.removeprefix("step-") for path in found if path.is_dir())
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def session_of(run: Run) -> str:
+    return str(run.record.get("session") or "dflash")

@@ -1,0 +1,194 @@
+"""How the trainer is called: its command and its whole environment, the same for prewarm, probes and training."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pwd
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import OpsError
+from .paths import Layout
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+CONFIG_SECONDS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """What a trainer process is made of.
+
+    Args:
+        env_id: the environment whose Python runs it.
+        release_id: the release whose code runs.
+        config: TOML file below the release's `trainer/configs`, such as demo.toml.
+        overrides: `section.key=value` words laid over the file.
+        extra: further environment variables, none of them secret.
+    """
+
+    env_id: str
+    release_id: str
+    config: str
+    overrides: tuple[str, ...] = ()
+    extra: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Selection:
+        """Rebuild the selection of an earlier run from its run.json."""
+        return cls(
+            env_id=str(record["env_id"]),
+            release_id=str(record["release_id"]),
+            config=str(record["config_file"]),
+            overrides=tuple(record.get("overrides") or ()),
+            extra=tuple(sorted(dict(record.get("extra_environment") or {}).items())),
+        )
+
+
+def python_of(layout: Layout, env_id: str) -> Path:
+    return layout.env(env_id) / "bin" / "python"
+
+
+def trainer_folder(layout: Layout, release_id: str) -> Path:
+    return layout.release(release_id) / "trainer"
+
+
+def config_path(selection: Selection) -> str:
+    """Return the TOML file relative to the release's `trainer/`, where the trainer runs."""
+    return f"configs/{selection.config}"
+
+
+def check_extra(extra: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the operator's extra variables in a fixed order.
+
+    Raises:
+        OpsError: a name that no shell accepts, or one that looks like a secret (it would land in the record).
+    """
+    for name in extra:
+        if not VARIABLE_NAME.fullmatch(name):
+            raise OpsError(
+                f"training_run_environment holds {name!r}, which is no variable name.",
+                remedy="use letters, digits and _",
+            )
+        if SECRET_NAME.search(name):
+            raise OpsError(
+                f"training_run_environment holds {name}, which looks like a secret and would be recorded.",
+                remedy="move it to training_run_secrets, which is kept in a 0600 file only",
+            )
+    return tuple(sorted((name, str(value)) for name, value in extra.items()))
+
+
+def home() -> str:
+    """Return this user's home from the password file, not from a variable that travelled here."""
+    return pwd.getpwuid(os.getuid()).pw_dir
+
+
+def environment(layout: Layout, selection: Selection, *, cache: Path | None = None, run_id: str = "") -> dict[str, str]:
+    """Return every variable the trainer sees; nothing is inherited from anywhere else."""
+    values = {
+        "PATH": f"{layout.env(selection.env_id) / 'bin'}:{SYSTEM_PATH}",
+        "HOME": home(),
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": str(trainer_folder(layout, selection.release_id)),
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+    }
+    if cache is not None:
+        values |= {
+            "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+            "TRITON_CACHE_DIR": str(cache / "triton"),
+            "FLA_CACHE_RESULTS": "1",
+            "FLA_CACHE_DIR": str(cache / "fla"),
+        }
+    values |= dict(selection.extra)
+    if run_id:
+        values["DFLASH_RUN_ID"] = run_id
+    return values
+
+
+def command(layout: Layout, selection: Selection, verb: str, *arguments: str) -> list[str]:
+    """Return the argv of one trainer verb."""
+    words = [str(python_of(layout, selection.env_id)), "-m", "dflash_trainer", verb, "--config", config_path(selection)]
+    for override in selection.overrides:
+        words += ["--set", override]
+    return [*words, *arguments]
+
+
+def resolved(layout: Layout, selection: Selection) -> dict[str, Any]:
+    """Return `{"config": ..., "needs": ...}` as the trainer itself resolves it.
+
+    Raises:
+        OpsError: environment or release is missing, or the trainer refuses the configuration.
+    """
+    check_present(layout, selection)
+    try:
+        done = subprocess.run(
+            command(layout, selection, "config", "--json"),
+            env=environment(layout, selection),
+            text=True,
+            cwd=trainer_folder(layout, selection.release_id),
+            capture_output=True,
+            timeout=CONFIG_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OpsError(
+            f"the trainer did not resolve {selection.config} in {CONFIG_SECONDS} s.",
+            remedy="look at the box's load and its disk",
+        ) from error
+    if done.returncode != 0:
+        raise OpsError(
+            f"dflash_config={selection.config} is refused by the trainer: {_last_line(done.stderr)}.",
+            remedy="correct dflash_config or dflash_overrides",
+        )
+    try:
+        value = json.loads(done.stdout)
+        return {"config": dict(value["config"]), "needs": dict(value["needs"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise OpsError(
+            f"the trainer's answer about {selection.config} is no JSON object with config and needs: "
+            f"{done.stdout[:200]!r}.",
+            remedy="place a release that fits this version of the roles",
+        ) from error
+
+
+def check_present(layout: Layout, selection: Selection) -> None:
+    """Refuse a selection whose environment or release is not complete on the box."""
+    if not selection.env_id or not (layout.env(selection.env_id) / "env.json").is_file():
+        raise OpsError(
+            f"environment {selection.env_id or '(none chosen)'} is not complete in {layout.envs}.",
+            remedy="build it with relaunch.yml --tags env",
+        )
+    folder = layout.release(selection.release_id) if selection.release_id else layout.releases
+    if not selection.release_id or not (folder / "release.json").is_file():
+        raise OpsError(
+            f"release {selection.release_id or '(none chosen)'} is not complete in {layout.releases}.",
+            remedy="place it with relaunch.yml --tags release",
+        )
+    if not (folder / "trainer" / config_path(selection)).is_file():
+        raise OpsError(
+            f"dflash_config is {selection.config!r}, and release {selection.release_id} holds no such file.",
+            remedy=f"choose one of: {', '.join(_configs(folder / 'trainer')) or 'none'}",
+        )
+
+
+def _configs(trainer: Path) -> Sequence[str]:
+    return sorted(path.name for path in trainer.glob("configs/*.toml"))
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no message"

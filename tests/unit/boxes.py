@@ -1,0 +1,79 @@
+"""A box of one's own for a test: environment, release and runs below a temporary root."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dflash_ops import launch, living, processes, runs, status, trainer_command
+from dflash_ops.launch import Request
+from dflash_ops.paths import Layout
+from dflash_ops.trainer_command import Selection
+
+STAND_IN = Path(__file__).parent / "stand_in" / "trainer.py"
+
+
+class Box:
+    """One root with a venv (no packages) as environment `e1` and the stand-in program as release `r1`."""
+
+    def __init__(self, root: Path) -> None:
+        self.layout = Layout.of(root)
+        self.selection = Selection(env_id="e1", release_id="r1", config="demo.toml")
+        self.add_environment("e1")
+        self.add_release("r1")
+
+    def add_environment(self, env_id: str) -> None:
+        folder = self.layout.env(env_id)
+        venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
+        (folder / "env.json").write_text(
+            json.dumps({"env_id": env_id, "lock_sha256": "0" * 64, "packages": {"a": "1"}})
+        )
+
+    def add_release(self, release_id: str) -> None:
+        folder = self.layout.release(release_id)
+        package = folder / "trainer" / "dflash_trainer"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        shutil.copy(STAND_IN, package / "__main__.py")
+        (folder / "trainer" / "configs").mkdir()
+        (folder / "trainer" / "configs" / "demo.toml").write_text("")
+        (folder / "release.json").write_text(json.dumps({"release_id": release_id, "tree_hash": "t"}))
+
+    def select(self, *overrides: str) -> Selection:
+        return Selection(env_id="e1", release_id="r1", config="demo.toml", overrides=overrides)
+
+    def launch(self, *overrides: str, **more: Any) -> runs.Run:
+        """Start the stand-in; each override is `section.key=value`."""
+        selection = self.select(*overrides)
+        resolved = trainer_command.resolved(self.layout, selection)
+        request = Request(**{"selection": selection, "label": "demo", **more})
+        return launch.start(self.layout, request, {"config": resolved["config"], "needs": resolved["needs"]})
+
+    def state(self, run: runs.Run | None = None) -> str:
+        return str(status.snapshot(self.layout, run_id=run.run_id if run else "")["state"])
+
+    def end(self) -> None:
+        """End what this box started, and its tmux server, by their pids."""
+        for found in living.all_living(self.layout).values():
+            processes.send(found, signal.SIGKILL)
+        host = launch.server(self.layout)
+        host._call("kill-server")
+
+
+def until(true: Callable[[], object], *, seconds: float = 20.0, what: str = "") -> None:
+    """Wait for something that has to come."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"did not come in {seconds} s: {what or true}"
+        time.sleep(0.05)
+
+
+def python() -> str:
+    return sys.executable

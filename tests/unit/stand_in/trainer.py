@@ -1,0 +1,188 @@
+"""A small program with the trainer's command line and files, for tests of how processes live and end.
+
+It trains nothing: it writes state.json, metrics.jsonl and checkpoints as the real one does, and ends as the overrides
+ask (`test.how=...`). What is proved with it is what the box does with a process, never what a model learns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+FORK = """
+import os, signal, sys, time
+for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+os.setsid()
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def options(words: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {"set": {}}
+    iterator = iter(words)
+    for word in iterator:
+        if word == "--set":
+            key, _, value = next(iterator).partition("=")
+            found["set"][key] = value
+        elif word.startswith("--") and word != "--json":
+            found[word.removeprefix("--")] = next(iterator)
+    return found
+
+
+def config(given: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "target": {"path": "random:tiny", "devices": ["cpu"]},
+        "drafter": {"devices": ["cpu"], "num_layers": 2},
+        "objective": {"kind": "decay"},
+        "data": {"path": str(Path.cwd() / "data"), "buckets": [64]},
+        "optimizer": {"lr": 1e-3, "max_steps": 400},
+        "runtime": {"compile": True},
+        "checkpoint": {"every_steps": 5, "keep": 3, "s3_uri": ""},
+        "logging": {"wandb": "disabled"},
+        "evaluation": {},
+        "test": {"how": "train", "pause": "0.05"},
+    }
+    for key, value in given["set"].items():
+        section, _, name = key.partition(".")
+        if section not in values:
+            print(f"config error: {key} = {value}: unknown key; see docs/trainer.md", file=sys.stderr)
+            raise SystemExit(2)
+        values[section][name] = value
+    return values
+
+
+def write(path: Path, value: object) -> None:
+    spare = path.with_name(f".{path.name}.tmp")
+    spare.write_text(json.dumps(value))
+    spare.replace(path)
+
+
+class Stop:
+    """Set by SIGTERM."""
+
+    asked = False
+
+
+def checkpoint(run: Path, step: int) -> None:
+    folder = run / "checkpoints" / f"step-{step:08d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "complete.json").write_text(json.dumps({"step": step}))
+    (run / "checkpoints" / "latest").write_text(folder.name)
+
+
+def first_step(run: Path, source: str) -> int:
+    folders = [run / "checkpoints", *([Path(source)] if source else [])]
+    steps = [int(path.name[5:]) for folder in folders for path in folder.glob("step-*")]
+    return max(steps, default=0)
+
+
+def say_state(run: Path, phase: str, step: int, total: int) -> None:
+    write(
+        run / "state.json",
+        {
+            "phase": phase,
+            "detail": "",
+            "done": step,
+            "total": total,
+            "step": step,
+            "pid": os.getpid(),
+            "updated_at": time.time(),
+        },
+    )
+
+
+def train(given: dict[str, Any]) -> int:
+    values = config(given)
+    run, test = Path(given["run-dir"]), values["test"]
+    run.mkdir(parents=True, exist_ok=True)
+    total, pause, how = int(values["optimizer"]["max_steps"]), float(test["pause"]), test["how"]
+    signal.signal(signal.SIGTERM, lambda *_: setattr(Stop, "asked", True))
+    (run / "environ.json").write_text(json.dumps(dict(os.environ)))
+    if how == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if how == "children":
+        for _ in range(2):
+            subprocess.Popen([sys.executable, "-c", FORK], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        listener = socket.create_server(("127.0.0.1", 0))
+        (run / "port").write_text(str(listener.getsockname()[1]))
+    step = first_step(run, given.get("resume-from", ""))
+    print(f"phase training: from step {step}", flush=True)
+    while step < total:
+        step += 1
+        say_state(run, "training", step, total)
+        with (run / "metrics.jsonl").open("a") as stream:
+            stream.write(
+                json.dumps(
+                    {
+                        "step": step,
+                        "time": time.time(),
+                        "loss": 5.0 / step,
+                        "accept_len": 1 + step / 100,
+                        "lr": 1e-3,
+                        "tok_s": float(test.get("tok_s", 1000)),
+                        "queue_depth": 1,
+                        "recompiles": int(test.get("recompiles", 0)),
+                        "skipped_batches": int(test.get("skipped", 0)),
+                    }
+                )
+                + "\n"
+            )
+        print(f"step {step}/{total}", flush=True)
+        if step % int(values["checkpoint"]["every_steps"]) == 0:
+            checkpoint(run, step)
+        if how == "exit3" and step == 3:
+            print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", flush=True)
+            return 3
+        if how == "kill9" and step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "full" and step == 7:
+            print("OSError: [Errno 28] No space left on device", flush=True)
+            return 4
+        if how == "hang" and step == 3:
+            time.sleep(600)
+        if Stop.asked:
+            checkpoint(run, step)
+            say_state(run, "stopped", step, total)
+            return 0
+        time.sleep(pause)
+    checkpoint(run, step)
+    say_state(run, "finished", step, total)
+    return 0
+
+
+def main() -> int:
+    verb, given = sys.argv[1], options(sys.argv[2:])
+    if verb == "config":
+        gpus = int(given["set"].get("test.gpus", 0))
+        print(
+            json.dumps(
+                {
+                    "ok": True,
+                    "config": config(given),
+                    "needs": {
+                        "target_workers": 1,
+                        "drafter_workers": 1,
+                        "devices": ["cpu"],
+                        "gpus": gpus,
+                        "checkpoint_bytes": 1 << 20,
+                        "target_path": "random:tiny",
+                        "data_path": "",
+                    },
+                }
+            )
+        )
+        return 0
+    return train(given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Stop: waits, escalates, proves, and touches nobody else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from boxes import Box, until
+from dflash_ops import living, metrics, processes, runs, status, stop
+from dflash_ops.errors import OpsError
+
+pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    made = Box(tmp_path / "root")
+    yield made
+    made.end()
+
+
+def going(box: Box, *overrides: str) -> runs.Run:
+    run = box.launch(*overrides)
+    until(lambda: len(metrics.read_metrics(run.metrics)) > 1)
+    return run
+
+
+def test_stop_leaves_a_checkpoint_of_the_last_step(box: Box) -> None:
+    run = going(box)
+    lines: list[str] = []
+    done = stop.stop(box.layout, run, say=lines.append)
+    assert done["state"] == "stopped"
+    assert done["checkpoint_step"] == metrics.read_metrics(run.metrics)[-1]["step"]
+    assert not done["forced"]
+    assert lines[-1].startswith("proved")
+
+
+def test_case_07_stop_twice_and_status_of_an_empty_box(box: Box) -> None:
+    assert status.snapshot(box.layout)["state"] == "not running"
+    assert not stop.needed(box.layout, stop.run_to_stop(box.layout))
+    run = going(box)
+    stop.stop(box.layout, run, say=lambda _line: None)
+    assert not stop.needed(box.layout, stop.run_to_stop(box.layout))
+    assert stop.stop(box.layout, run, say=lambda _line: None)["state"] == "stopped"
+
+
+def test_case_07_unknown_is_a_state_of_its_own(box: Box) -> None:
+    told = status.snapshot(box.layout, run_id="no-such-run")
+    assert told["state"] == "unknown"
+    assert told["ok"] is False
+
+
+def test_case_24_those_that_only_name_the_trainer_live_on(box: Box, tmp_path: Path) -> None:
+    run = going(box)
+    main = living.main_process(run)
+    assert main is not None
+    words = living.command_line(main.pid)
+    editor = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)", *words, str(run.folder), "dflash_trainer"]
+    )
+    shell = subprocess.Popen(["/bin/sh", "-c", f"sleep 600; : dflash_trainer train {run.run_id}"])
+    try:
+        stop.stop(box.layout, run, say=lambda _line: None)
+        assert editor.poll() is None
+        assert shell.poll() is None
+    finally:
+        editor.kill()
+        shell.kill()
+        editor.wait()
+        shell.wait()
+
+
+def test_case_28_children_that_left_the_session_are_ended_and_it_is_proved(box: Box) -> None:
+    run = going(box, "test.how=children")
+    found = living.of_run(run)
+    assert len(found) == 3
+    assert len({os.getsid(process.pid) for process in found}) == 3
+    port = int((run.folder / "port").read_text())
+    assert living.listening_ports([process.pid for process in found]) == [port]
+    done = stop.stop(box.layout, run, say=lambda _line: None, term_seconds=0.5)
+    assert not any(processes.alive(process) for process in found)
+    assert done["left"] == {"pids": (), "gpu_pids": (), "ports": ()}
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=2).close()
+
+
+def test_case_28_children_left_by_a_dead_trainer_are_named_and_block_a_launch(box: Box) -> None:
+    run = going(box, "test.how=children")
+    main = living.main_process(run)
+    assert main is not None
+    os.kill(main.pid, 9)
+    until(lambda: box.state() == "killed")
+    assert "leftovers" in [item["name"] for item in status.snapshot(box.layout)["problems"]]
+    with pytest.raises(OpsError, match="processes of it are left"):
+        box.launch()
+    stop.stop(box.layout, run, say=lambda _line: None, term_seconds=0.2)
+    assert living.of_run(run) == []
+
+
+def test_deaf_trainer_is_killed_after_its_time(box: Box) -> None:
+    run = going(box, "test.how=deaf")
+    lines: list[str] = []
+    done = stop.stop(box.layout, run, say=lines.append, seconds=1.0, term_seconds=0.3)
+    assert done["forced"]
+    assert done["state"] == "stopped"
+    assert any("did not leave" in line for line in lines)
+
+
+def test_stop_now_does_not_wait(box: Box) -> None:
+    run = going(box)
+    done = stop.stop(box.layout, run, say=lambda _line: None, now=True)
+    assert done["forced"]
+    assert living.of_run(run) == []
+
+
+def test_run_without_current_link_is_still_found(box: Box) -> None:
+    run = going(box)
+    box.layout.current.unlink()
+    found = stop.run_to_stop(box.layout)
+    assert found is not None
+    assert found.run_id == run.run_id
