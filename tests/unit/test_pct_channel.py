@@ -1,0 +1,192 @@
+"""Commands and files through an agent of this machine: the same two pipes, without ssh in between."""
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dflash_ops.errors import OpsError
+from dflash_ops.pct_channel import AGENT_WORDS, Channel, ChannelLost, ChannelRefused, ChannelSilent, NoPython
+
+WORDS = [word.encode() for word in AGENT_WORDS]
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Iterator[Channel]:
+    """An open channel."""
+    opened = Channel.open(WORDS, timeout_s=20, env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)})
+    yield opened
+    opened.close()
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Return the temporary files in a folder."""
+    return [path.name for path in folder.iterdir() if ".pct-part-" in path.name or path.name.endswith(".part")]
+
+
+def test_output_errors_and_status_come_apart(channel: Channel) -> None:
+    assert channel.run("echo out; echo err >&2; exit 7", None) == (7, b"out\n", b"err\n")
+
+
+def test_many_commands_use_one_process(channel: Channel) -> None:
+    parents = {channel.run("echo $PPID", None)[1] for _ in range(3)}
+    assert len(parents) == 1
+
+
+def test_input_of_any_bytes_arrives(channel: Channel) -> None:
+    data = bytes(range(256)) * 5000
+    assert channel.run("cat", data) == (0, data, b"")
+
+
+def test_empty_input_is_an_end_and_not_a_wait(channel: Channel) -> None:
+    assert channel.run("cat; echo done", None)[1] == b"done\n"
+    assert channel.run("cat; echo done", b"")[1] == b"done\n"
+
+
+def test_input_nobody_reads_does_not_block(channel: Channel) -> None:
+    assert channel.run("exit 4", b"x" * 3_000_000)[0] == 4
+    assert channel.run("echo next", None)[1] == b"next\n"
+
+
+def test_case_12_bytes_that_are_no_text_pass(channel: Channel) -> None:
+    assert channel.run("printf '\\377' >&2; printf '\\376'", None) == (0, b"\xfe", b"\xff")
+
+
+def test_a_signal_shows_in_the_status(channel: Channel) -> None:
+    assert channel.run("kill -9 $$", None)[0] == 128 + 9
+
+
+def test_a_child_that_keeps_the_pipe_open_does_not_hold_the_task(channel: Channel) -> None:
+    status, out, _err = channel.run("sleep 60 & echo $!", None)
+    assert status == 0
+    assert channel.run("echo next", None)[1] == b"next\n"
+    os.kill(int(out), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", ["plain", "a space", "a'quote", 'a"double', "-dash", "ä", "new\nline", "x" * 250])
+def test_case_12_odd_paths(channel: Channel, tmp_path: Path, name: str) -> None:
+    source, target, back = tmp_path / "source", tmp_path / name, tmp_path / "back"
+    source.write_bytes(os.urandom(700_000))
+    channel.put(source, str(target))
+    channel.get(str(target), back)
+    assert back.read_bytes() == source.read_bytes()
+    assert leftovers(tmp_path) == []
+
+
+def test_case_09_an_empty_file_arrives(channel: Channel, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    channel.put(tmp_path / "empty", str(tmp_path / "copy"))
+    assert (tmp_path / "copy").read_bytes() == b""
+    channel.get(str(tmp_path / "copy"), tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == b""
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o755])
+def test_case_08_a_new_file_has_the_mode_of_its_source(channel: Channel, tmp_path: Path, mode: int) -> None:
+    source = tmp_path / "source"
+    source.write_text("x", encoding="utf-8")
+    source.chmod(mode)
+    channel.put(source, str(tmp_path / "copy"))
+    assert (tmp_path / "copy").stat().st_mode & 0o7777 == mode
+
+
+def test_a_replaced_file_keeps_its_mode_and_a_link_stays_a_link(channel: Channel, tmp_path: Path) -> None:
+    source, target, link = tmp_path / "source", tmp_path / "target", tmp_path / "link"
+    source.write_text("new", encoding="utf-8")
+    target.write_text("old", encoding="utf-8")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    channel.put(source, str(link))
+    assert link.is_symlink()
+    assert (target.read_text(encoding="utf-8"), target.stat().st_mode & 0o7777) == ("new", 0o640)
+
+
+def test_bad_targets_are_named_and_the_channel_lives_on(channel: Channel, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"x" * 2_000_000)
+    bad = ((tmp_path, "is a folder"), (tmp_path / "no/where", "create it first"), ("/dev/null", "no regular file"))
+    for target, words in bad:
+        with pytest.raises(OpsError, match=words):
+            channel.put(source, str(target))
+    with pytest.raises(OpsError, match="does not exist in the container"):
+        channel.get(str(tmp_path / "nothing"), tmp_path / "back")
+    assert leftovers(tmp_path) == []
+    assert channel.run("echo next", None)[1] == b"next\n"
+
+
+def test_case_12_a_writer_killed_midway_leaves_the_old_file(channel: Channel, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    with source.open("wb") as stream:
+        stream.truncate(2 << 30)  # no disk is used for it
+    target.write_text("old", encoding="utf-8")
+
+    def kill_once_it_writes() -> None:
+        while not leftovers(tmp_path):
+            time.sleep(0.01)
+        channel.process.kill()
+
+    killer = threading.Thread(target=kill_once_it_writes)
+    killer.start()
+    with pytest.raises(ChannelLost):
+        channel.put(source, str(target))
+    killer.join()
+    assert target.read_text(encoding="utf-8") == "old"
+    assert leftovers(tmp_path) != []
+
+    again = Channel.open(WORDS, timeout_s=20)
+    source.write_text("new", encoding="utf-8")
+    again.put(source, str(target))
+    again.close()
+    assert target.read_text(encoding="utf-8") == "new"
+    assert leftovers(tmp_path) == []
+
+
+def test_case_12_memory_stays_bounded(channel: Channel, tmp_path: Path) -> None:
+    big = tmp_path / "big"
+    with big.open("wb") as stream:
+        stream.truncate(300 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    channel.put(big, str(tmp_path / "copy"))
+    channel.get(str(tmp_path / "copy"), tmp_path / "back")
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert (tmp_path / "back").stat().st_size == big.stat().st_size
+    assert grown_kib < 32 << 10
+    for path in (big, tmp_path / "copy", tmp_path / "back"):
+        path.unlink()
+
+
+def test_a_refusal_carries_the_words() -> None:
+    with pytest.raises(ChannelRefused, match="not running") as refusal:
+        Channel.open([b"/bin/sh", b"-c", b"echo 'container 200 not running!' >&2; exit 3"], timeout_s=20)
+    assert refusal.value.status == 3
+
+
+def test_silence_ends_in_time() -> None:
+    start = time.monotonic()
+    with pytest.raises(ChannelSilent):
+        Channel.open([b"/bin/sleep", b"60"], timeout_s=0.5)
+    assert time.monotonic() - start < 30
+
+
+def test_what_a_login_prints_first_is_skipped() -> None:
+    shell = b"printf 'Welcome\\n\\000to pve\\n'; exec \"$@\""
+    channel = Channel.open([b"/bin/sh", b"-c", shell, b"sh", *WORDS], timeout_s=20)
+    assert channel.run("echo ok", None)[1] == b"ok\n"
+    channel.close()
+
+
+def test_a_container_without_python_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(NoPython):
+        Channel.open(WORDS, timeout_s=20, env={"PATH": str(tmp_path)})
+
+
+def test_a_closed_channel_leaves_no_process(channel: Channel) -> None:
+    agent = int(channel.run("echo $PPID", None)[1])
+    channel.close()
+    assert channel.process.poll() is not None
+    assert not Path("/proc", str(agent)).exists()
