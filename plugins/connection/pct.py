@@ -170,7 +170,7 @@ class Connection(ssh.Connection):
             check_vmid(self.get_option("pct_vmid"))
             check_method(self.get_option("pct_method"))
         except OpsError as error:
-            raise AnsibleError(str(error)) from error
+            raise AnsibleError(str(error)) from None
 
     def _place(self) -> Place:
         return Place(
@@ -198,19 +198,21 @@ class Connection(ssh.Connection):
             self._close_channel()
             place, text = self._place(), str(loss)
             message = explain(text, place) or explain_loss(place, self._look(), text)
-            raise AnsibleConnectionFailure(message) from loss
+            # `from None`: Ansible would append the raw words to the message; -vvv shows them
+            display.vvv(f"PCT: lost: {text}", host=self.host)
+            raise AnsibleConnectionFailure(message) from None
 
     def _copy(self, action: Callable[[Channel], None]) -> None:
         try:
             self._use(action)
-        except NoPython as missing:
+        except NoPython:
             place = self._place()
             raise AnsibleError(
                 f"Container {place.vmid} on {place.host} has no python3, and copies need it. Remedy: install it there,"
                 " for example with a raw task: apt-get install -y python3"
-            ) from missing
+            ) from None
         except (OpsError, OSError) as error:
-            raise AnsibleError(str(error)) from error
+            raise AnsibleError(str(error)) from None
 
     def _open_channel(self) -> Channel:
         """Return the channel of this task, opened anew when there is none or the options name another way."""
@@ -238,14 +240,15 @@ class Connection(ssh.Connection):
         place, limit = self._place(), float(self.get_option("pct_timeout"))
         try:
             return self._launch(limit)
-        except ChannelSilent as silence:
-            raise AnsibleConnectionFailure(explain_silence(place, limit, self._look())) from silence
+        except ChannelSilent:
+            raise AnsibleConnectionFailure(explain_silence(place, limit, self._look())) from None
         except ChannelRefused as refusal:
             message = explain(refusal.text, place)
             if message is None:
                 said = last_line(refusal.text) or f"exit status {refusal.status}, no message"
                 message = f"Could not enter container {place.vmid} on {place.host}: {said} ({self._look()})"
-            raise AnsibleConnectionFailure(message) from refusal
+            display.vvv(f"PCT: refused, status {refusal.status}: {refusal.text}", host=self.host)
+            raise AnsibleConnectionFailure(message) from None
 
     @ssh._clean_shm
     def _launch(self, limit: float) -> Channel:

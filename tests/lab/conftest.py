@@ -1,0 +1,107 @@
+"""What the lab's tests share: one running lab, and ways to reach its containers as the controller does.
+
+    DFLASH_LAB_KEEP=1 pytest tests/lab      keeps the built root file systems for the next run
+"""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+os.environ.setdefault("ANSIBLE_CONFIG", str(REPO / "ansible.cfg"))
+os.environ["ANSIBLE_SSH_CONTROL_PATH_DIR"] = os.environ.get("DFLASH_LAB_CONTROL", "/tmp/dflash-lab-cp")
+sys.path[:0] = [str(REPO / "plugins" / "module_utils"), str(REPO / "tests" / "lab")]
+
+from ansible.playbook.play_context import PlayContext  # noqa: E402
+from ansible.plugins.connection import ConnectionBase  # noqa: E402
+from ansible.plugins.loader import connection_loader, init_plugin_loader  # noqa: E402
+from dflash_lab.lab import Lab  # noqa: E402
+from dflash_lab.layout import layout_from_environment  # noqa: E402
+
+init_plugin_loader()
+Connect = Callable[..., ConnectionBase]
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """A host with containers 200 (unprivileged) and 201 (privileged), gone at the end whatever happens."""
+    lab = Lab(layout_from_environment())
+    try:
+        lab.up(gpu_count=2)
+        yield lab
+    finally:
+        close_logins()
+        (lab.down if os.environ.get("DFLASH_LAB_KEEP") else lab.purge)()
+
+
+def close_logins() -> None:
+    """End the ssh masters that the tests left in the background."""
+    folder = Path(os.environ["ANSIBLE_SSH_CONTROL_PATH_DIR"])
+    for socket in folder.iterdir() if folder.exists() else ():
+        subprocess.run(["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "lab"], capture_output=True, check=False)
+        socket.unlink(missing_ok=True)
+    if folder.exists():
+        folder.rmdir()
+
+
+@pytest.fixture
+def login(lab: Lab) -> dict[str, Any]:
+    """The variables with which an inventory reaches container 200 of the lab."""
+    return login_variables(lab)
+
+
+def login_variables(lab: Lab) -> dict[str, Any]:
+    """Return connection variables for container 200."""
+    return {
+        "ansible_connection": "pct",
+        "ansible_host": "127.0.0.1",
+        "ansible_port": lab.layout.port,
+        "ansible_user": "root",
+        "ansible_ssh_private_key_file": str(lab.layout.key),
+        "ansible_ssh_common_args": f"-o UserKnownHostsFile={lab.layout.known_hosts} -o IdentitiesOnly=yes",
+        "pct_vmid": 200,
+    }
+
+
+@pytest.fixture
+def connect(login: dict[str, Any]) -> Iterator[Connect]:
+    """Open connections as Ansible's own loader does; give options to differ from container 200 as root."""
+    opened: list[ConnectionBase] = []
+
+    def open_one(**options: Any) -> ConnectionBase:
+        variables = login | options
+        context = PlayContext()
+        context.remote_addr = variables["ansible_host"]
+        connection = connection_loader.get("pct", context)
+        connection.set_options(var_options=variables | {"inventory_hostname": "trainer"})
+        opened.append(connection)
+        return connection
+
+    yield open_one
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def play(tmp_path: Path, login: dict[str, Any]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a play, given as text of its tasks, against container 200."""
+    import json
+
+    def run(tasks: str, *arguments: str, env: dict[str, str] | None = None, **variables: Any) -> Any:
+        inventory = {"all": {"hosts": {"trainer": login | variables}}}
+        (tmp_path / "inventory.json").write_text(json.dumps(inventory), encoding="utf-8")
+        lines = "".join(f"    {line}\n" for line in tasks.strip("\n").splitlines())
+        text = f"- hosts: all\n  gather_facts: false\n  tasks:\n{lines}"
+        (tmp_path / "play.yml").write_text(text, encoding="utf-8")
+        command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(tmp_path / "inventory.json"),
+                   str(tmp_path / "play.yml"), *arguments]
+        return subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False,
+                              env={**os.environ, "ANSIBLE_NOCOLOR": "1", **(env or {})})
+
+    return run
