@@ -244,6 +244,9 @@ class Connection(ssh.Connection):
             raise AnsibleConnectionFailure(explain_silence(place, limit, self._look())) from None
         except ChannelRefused as refusal:
             message = explain(refusal.text, place)
+            if message and self.get_option("pct_method") == "lxc-attach":
+                # LXC says the same of a stopped container and of one that does not exist; Proxmox knows
+                message = explain(self._look(), place) or message
             if message is None:
                 said = last_line(refusal.text) or f"exit status {refusal.status}, no message"
                 message = f"Could not enter container {place.vmid} on {place.host}: {said} ({self._look()})"

@@ -1,0 +1,78 @@
+"""The lab itself: it leaves nothing behind, also after a failure in the middle."""
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from dflash_lab import host, network
+from dflash_lab.lab import Lab
+from dflash_lab.layout import BRIDGE, NFT_TABLE, Layout
+from dflash_lab.shell import LabError, run
+
+
+def traces(layout: Layout) -> dict[str, list[str]]:
+    """Return everything of a lab that this machine still shows."""
+    state = str(layout.state)
+    processes = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and entry.name != str(os.getpid()):
+            try:
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if state in words:
+                processes.append(words)
+    return {
+        "processes": processes,
+        "mounts": [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if state in line],
+        "links": [line for line in run("ip", "-brief", "link").stdout.splitlines() if BRIDGE in line],
+        "tables": [line for line in run("nft", "list", "tables").stdout.splitlines() if NFT_TABLE in line],
+        "cgroups": [str(path) for path in Path("/sys/fs/cgroup").glob("*/lxc*/*") if layout.state.name in path.name],
+        "files": [path.name for path in layout.state.iterdir() if not path.name.startswith("base")],
+    }
+
+
+@pytest.fixture
+def second(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """A lab of its own beside the shared one: another folder and port, the same root file systems."""
+    state = tmp_path_factory.mktemp("lab")
+    for name in ("base", "base-shifted"):
+        (state / name).symlink_to(lab.layout.state / name)
+    return Lab(Layout(state=state, port=lab.layout.port + 1))
+
+
+def test_up_and_down_leave_nothing(second: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_the_network(monkeypatch)
+    second.up([201])
+    assert second.pct("status", "201").stdout == "status: running\n"
+    second.down()
+    assert {name: found for name, found in traces(second.layout).items() if found and name not in SHARED} == {}
+
+
+def test_a_failure_in_the_middle_leaves_nothing(second: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_the_network(monkeypatch)
+    with pytest.raises(LabError, match="already exists"):
+        second.up([201, 201])
+    assert {name: found for name, found in traces(second.layout).items() if found and name not in SHARED} == {}
+
+
+def test_down_cleans_after_a_killed_host(second: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_the_network(monkeypatch)
+    second.up([201])
+    found = host.pid(second.layout)
+    assert found
+    os.kill(found, signal.SIGKILL)
+    second.down()
+    assert {name: found for name, found in traces(second.layout).items() if found and name not in SHARED} == {}
+
+
+# the shared lab's, as long as it runs
+SHARED = ("links", "tables")
+
+
+def share_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the bridge and its rule to the shared lab."""
+    monkeypatch.setattr(network, "up", lambda layout: None)
+    monkeypatch.setattr(network, "down", lambda layout: None)
