@@ -131,7 +131,7 @@ def test_case_51_missing_uvm_is_named_as_the_cause(tmp_path: Path, smi: Smi) -> 
     site = next((box.layout.env("e1") / "lib").glob("python3.*")) / "site-packages"
     (site / "torch").mkdir()
     (site / "torch" / "__init__.py").write_text(
-        "def ones(*a, **k):\n    raise RuntimeError('CUDA unknown error - this may be due to an incorrectly set up environment')\n"
+        "def ones(*a, **k):\n    raise RuntimeError('CUDA unknown error - this may be due to a wrong environment')\n"
     )
     found = gpus.probe_allocation(box.layout, "e1", 1, dev=smi.dev)
     assert len(found) == 1

@@ -57,9 +57,12 @@ def speed(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> Speed:
 
 def allocator_flat(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> bool | None:
     """Tell whether device allocations and frees stood still over the last steps; None when no GPU reports them."""
-    keys = ("device_allocs", "device_frees")
-    tail = [tuple(json.dumps(row.get(key)) for key in keys) for row in rows[-window:] if any(row.get(k) for k in keys)]
-    return len(set(tail)) == 1 if len(tail) > 1 else None
+    counts = [
+        [(gpu.get("device_allocations"), gpu.get("device_frees")) for gpu in row["gpus"]]
+        for row in rows[-window:]
+        if isinstance(row.get("gpus"), list) and row["gpus"]
+    ]
+    return all(count == counts[0] for count in counts) if len(counts) > 1 else None
 
 
 def step_seconds(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> float | None:

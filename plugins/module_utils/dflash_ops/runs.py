@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import files
+from . import checkpoints, files
 from .errors import OpsError
 from .paths import Layout
 
@@ -158,10 +158,8 @@ def resume_source(layout: Layout, identity: str) -> Run | None:
 
 
 def checkpoint_steps(run: Run) -> list[int]:
-    """Return the steps of the checkpoint folders that carry their completing file, lowest first."""
-    found = run.checkpoints.glob("step-*") if run.checkpoints.is_dir() else ()
-    names = (path.name.removeprefix("step-") for path in found if path.is_dir())
-    return sorted(int(name) for name in names if name.isdigit())
+    """Return the steps of the complete checkpoints, lowest first."""
+    return [item.step for item in checkpoints.complete(run.checkpoints)]
 
 
 def session_of(run: Run) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from . import failures, files, gpus, launch, living, metrics, processes, runs, space
+from . import checkpoints, failures, files, gpus, launch, living, metrics, processes, runs, space
 from .errors import OpsError
 from .failures import problem
 from .paths import Layout
@@ -231,15 +231,28 @@ def _patience(rows: Sequence[dict[str, Any]], seconds: float) -> float:
 
 
 def _checkpoint(run: runs.Run, now: float) -> dict[str, Any] | None:
-    steps = runs.checkpoint_steps(run)
-    if not steps:
+    found = checkpoints.complete(run.checkpoints)
+    if not found:
         return None
-    folder = run.checkpoints / f"step-{steps[-1]:08d}"
+    newest = found[-1]
     try:
-        age = now - folder.stat().st_mtime
-    except OSError:
+        age = now - (newest.path / checkpoints.INDEX).stat().st_mtime
+    except OSError:  # rotated away between the two looks
         return None
-    return {"step": steps[-1], "age_seconds": round(age), "path": str(folder), "kept": len(steps)}
+    return {"step": newest.step, "age_seconds": round(age), "path": str(newest.path), "kept": len(found)}
+
+
+def _damaged_checkpoints(run: runs.Run) -> list[dict[str, str]]:
+    """Name checkpoints that cannot be resumed from; a newer one of a live run may still be in the making."""
+    bad = [f"{item.path.name}: {item.damage}" for item in checkpoints.look(run.checkpoints) if item.damage]
+    bad += [f"{path.name} was put aside" for path in checkpoints.put_aside(run.checkpoints)]
+    if not bad:
+        return []
+    return [
+        problem(
+            "checkpoint-damaged", "; ".join(bad), "nothing to do: the last complete one is used; prune.yml removes it"
+        )
+    ]
 
 
 def _gpu_rows(found: gpus.Survey, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -289,6 +302,7 @@ def _problems(
         listed += death(run, said)
     if said.state == "stalled":
         listed.append(problem("stalled", said.detail, f"read {run.log}; stop.yml ends it, relaunch.yml goes on"))
+    listed += _damaged_checkpoints(run)
     if said.state not in LIVE:
         listed += _leftovers(layout, run)
     else:
