@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import Any
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write aside, flush to the disk, rename over `path`."""
+def write_text(path: Path, text: str, *, sync: bool = True) -> None:
+    """Write aside, flush to the disk (when `sync`), rename over `path`."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with aside.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if sync:
+        sync_folder(path.parent)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, sync: bool = True) -> None:
     """`value` as indented JSON, written whole."""
-    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
+    write_text(path, json.dumps(value, indent=2, default=str) + "\n", sync=sync)
 
 
 def sync_folder(folder: Path) -> None:

@@ -52,5 +52,5 @@ def _header(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return entries
 
 
-def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+def _bytes(tensor: Tensor) -> Any:
+    return memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]

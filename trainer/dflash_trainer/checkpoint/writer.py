@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from dflash_trainer.checkpoint.store import OPTIMIZER, TRAINER, WEIGHTS, Checkpoint, CheckpointStore
 from dflash_trainer.checkpoint.hashing import FileRecord, record_of
+from dflash_trainer.checkpoint.store import OPTIMIZER, TRAINER, WEIGHTS, Checkpoint, CheckpointStore
 from dflash_trainer.checkpoint.tensors import write_tensors
 from dflash_trainer.files import sync_file
 

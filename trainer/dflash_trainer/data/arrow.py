@@ -69,7 +69,9 @@ def _data_files(folder: Path) -> list[Path]:
     """Files in the dataset's own order; each must be there."""
     state = folder / "state.json"
     if not folder.is_dir():
-        raise InputError(f"data.path = {str(folder)!r}: no such folder", "make the dataset with prepare, or correct data.path")
+        raise InputError(
+            f"data.path = {str(folder)!r}: no such folder", "make the dataset with prepare, or correct data.path"
+        )
     if state.is_file():
         try:
             files = [folder / entry["filename"] for entry in json.loads(state.read_text())["_data_files"]]
@@ -95,7 +97,9 @@ def _open_file(file: Path) -> pa.Table:
         table.validate()
         _check_columns(file, table)
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-        raise InputError(f"{file}: damaged or cut short ({str(error).splitlines()[0]})", "copy this file again") from error
+        raise InputError(
+            f"{file}: damaged or cut short ({str(error).splitlines()[0]})", "copy this file again"
+        ) from error
     return table
 
 

@@ -32,7 +32,7 @@ class Batch:
 
 
 def read_batch(samples: ArrowSamples, planned: PlannedBatch, *, rows: int, vocab_size: int) -> Batch:
-    """Read and pad. A sample without two answer tokens side by side, or with ids outside the vocabulary, is left out."""
+    """Read and pad; a sample without two answer tokens in a row, or with ids outside the vocabulary, is left out."""
     ids = np.zeros((rows, planned.bucket), np.int64)
     mask = np.zeros((rows, planned.bucket), np.int64)
     lengths = np.ones(rows, np.int64)
@@ -47,7 +47,14 @@ def read_batch(samples: ArrowSamples, planned: PlannedBatch, *, rows: int, vocab
         length = len(sample_ids)
         ids[row, :length], mask[row, :length], lengths[row] = sample_ids, sample_mask, length
         tokens += length
-    return Batch(planned, *map(torch.from_numpy, (ids, mask, lengths)), tokens, tuple(unusable))
+    return Batch(
+        planned=planned,
+        input_ids_BS=torch.from_numpy(ids),
+        loss_mask_BS=torch.from_numpy(mask),
+        lengths_B=torch.from_numpy(lengths),
+        tokens=tokens,
+        unusable=tuple(unusable),
+    )
 
 
 def _usable(ids: np.ndarray, mask: np.ndarray, vocab_size: int) -> bool:

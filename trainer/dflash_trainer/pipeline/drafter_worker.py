@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ class FrozenEnds:
     """The target's embedding and head on a drafter's device, in the drafter's type."""
 
     embed_VD: Tensor
-    head: HeadProducts
+    head: Tensor | HeadProducts
 
 
 class DrafterWorker:

@@ -6,6 +6,7 @@ evenly. Sums are taken in the order of the workers, so the result does not depen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 
@@ -26,12 +27,11 @@ class Exchange:
         self._boxes = boxes
         self._clip = config.clip
         parts = divide({name: p.numel() for name, p in drafters[0].parameters.items()}, len(drafters))
-        self._names = parts
-        self._masters = [
+        made = [
             drafter.submit(Masters, {name: drafter.parameters[name] for name in names}, config)
             for drafter, names in zip(drafters, parts, strict=True)
         ]
-        self.masters: list[Masters] = [future.result() for future in self._masters]
+        self.masters: list[Masters] = [future.result() for future in made]
 
     def average(self, weight: float) -> float:
         """Put the mean gradient (the sum divided by `weight`) into the masters; returns its norm."""
@@ -39,7 +39,7 @@ class Exchange:
         for masters in self.masters:
             self._boxes.sum_(masters.gradients())
         norms = [drafter.submit(_norm, m) for drafter, m in zip(self._drafters, self.masters, strict=True)]
-        return sum(future.result() ** 2 for future in norms) ** 0.5 / weight
+        return math.hypot(*(future.result() for future in norms)) / weight
 
     def update(self, *, lr: float, weight: float, norm: float) -> None:
         """Clip to the configured norm, step, and copy the new weights to every replica."""

@@ -58,5 +58,3 @@ def named_failure(worker: str, error: BaseException) -> TrainerError:
         return named
     except BaseException:
         return WorkerError(f"{worker}: {first}", "see the traceback")
-
-

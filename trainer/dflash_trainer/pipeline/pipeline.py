@@ -126,9 +126,7 @@ class Pipeline:
         ring = RingShape(tokens, target.width, target.dtype)
         queue = StatesQueue(site.device, config.runtime.queue_depth, ring)
         ends = FrozenEnds(site.embed, site.head)
-        return DrafterWorker(
-            f"drafter[{index}]", site.drafter, ends, queue, config.objective, seed=config.runtime.seed
-        )
+        return DrafterWorker(f"drafter[{index}]", site.drafter, ends, queue, config.objective, seed=config.runtime.seed)
 
     def _load(self, dataset: Dataset, works: Iterator[Work]) -> Iterator[Loaded]:
         vocab = self.targets[0].shape.vocab_size

@@ -40,7 +40,9 @@ class Regenerator:
             for i in active:
                 histories[i] += queues[i].pop(0)
             prompts = [self.chat.prompt_ids(histories[i]) for i in active]
-            for i, prompt, answer in zip(active, prompts, self._generate(prompts, conversations[active[0]]), strict=True):
+            for i, prompt, answer in zip(
+                active, prompts, self._generate(prompts, conversations[active[0]]), strict=True
+            ):
                 samples[i] = Sample(prompt.input_ids + answer, prompt.loss_mask + (1,) * len(answer))
                 text = self.chat.tokenizer.decode(answer, skip_special_tokens=True)
                 histories[i].append(Message("assistant", text))
@@ -95,10 +97,8 @@ def load_language_model(location: TargetLocation, dtype: str, device: str) -> An
     from transformers import AutoModelForCausalLM
 
     assert location.path is not None
+    folder, options = location.path, {"dtype": getattr(torch, dtype)}
     if location.kind == "gguf":
-        model = AutoModelForCausalLM.from_pretrained(
-            str(location.path.parent), gguf_file=location.path.name, dtype=getattr(torch, dtype)
-        )
-    else:
-        model = AutoModelForCausalLM.from_pretrained(str(location.path), dtype=getattr(torch, dtype))
+        folder, options = location.path.parent, options | {"gguf_file": location.path.name}
+    model: Any = AutoModelForCausalLM.from_pretrained(str(folder), **options)
     return model.to(device).eval()

@@ -6,7 +6,6 @@ texts share before and after it is the template's. This holds for templates that
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,8 +61,8 @@ class ChatTokenizer:
                 continue
             changed = [*messages[:index], Message("assistant", _STAND_IN), *messages[index + 1 :]]
             other = self._render(changed, generate=generate)
-            start = len(os.path.commonprefix([text, other]))
-            after = len(os.path.commonprefix([text[start:][::-1], other[start:][::-1]]))
+            start = _shared(text, other)
+            after = _shared(text[start:][::-1], other[start:][::-1])
             end = len(text) - after
             if start >= end:
                 raise ValueError(f"the chat template leaves out turn {index}")
@@ -87,3 +86,8 @@ class ChatTokenizer:
                 mask += [on] * len(tokens)
             position = end
         return Sample(tuple(ids), tuple(mask))
+
+
+def _shared(one: str, other: str) -> int:
+    """Characters that two texts have in common at their beginning."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

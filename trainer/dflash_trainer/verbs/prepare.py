@@ -1,4 +1,4 @@
-"""The verb `prepare`: which tokenizer, which answers, which file."""
+"""The verb `prepare`: JSONL conversations to a dataset."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from dflash_trainer.prepare.driver import PrepareJob, Tokenize, prepare
 from dflash_trainer.prepare.tokenization import ChatTokenizer, Sample
 from dflash_trainer.target_shape import TargetLocation, locate
 
+HELP = "turn JSONL conversations into a tokenized dataset"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options beside --config and --set."""
     parser.add_argument("--input", type=Path, required=True, help="JSONL conversations")
     parser.add_argument("--output", type=Path, required=True, help="dataset folder to make")
     parser.add_argument("--regenerate", action="store_true", help="let the target write every answer")
-    parser.add_argument("--max-length", type=int, default=0, help="tokens a sample is cut to (default: the last bucket)")
+    parser.add_argument(
+        "--max-length", type=int, default=0, help="tokens a sample is cut to (default: the last bucket)"
+    )
     parser.add_argument("--max-new-tokens", type=int, default=512, help="with --regenerate: longest answer")
     parser.add_argument("--temperature", type=float, default=0.0, help="with --regenerate: 0 is greedy")
     parser.add_argument("--batch", type=int, default=16, help="with --regenerate: conversations answered at once")

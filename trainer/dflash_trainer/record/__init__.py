@@ -1,0 +1,1 @@
+"""What a run writes down: its phase, its measures, its failure."""

@@ -1,0 +1,68 @@
+"""Where the run is: `state.json` for machines, `phase NAME: DETAIL` lines for people."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Literal
+
+from dflash_trainer.files import write_json
+
+Phase = Literal[
+    "imports",
+    "dataset",
+    "target_weights",
+    "compile",
+    "training",
+    "evaluating",
+    "saving",
+    "finished",
+    "stopped",
+    "failed",
+]
+_SECONDS_BETWEEN = 0.5
+
+
+class RunState:
+    """Keeps `state.json` of a run current; without a folder it only prints."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file = folder / "state.json" if folder else None
+        self._written = 0.0
+        self._phase: Phase = "imports"
+        self.step = 0
+
+    def enter(self, phase: Phase, detail: str, *, done: int = 0, total: int = 0) -> None:
+        """A new phase: printed, and written at once."""
+        self._phase = phase
+        print(f"phase {phase}: {detail}", flush=True)
+        self._write(detail, done, total)
+
+    def advance(self, detail: str, *, done: int, total: int) -> None:
+        """Progress within the phase; written at most twice a second."""
+        if time.monotonic() - self._written >= _SECONDS_BETWEEN:
+            self._write(detail, done, total)
+
+    def line(self, text: str) -> None:
+        """A line of progress whose end cannot be counted: printed, and kept as the detail."""
+        print(text, flush=True)
+        self.advance(text, done=0, total=0)
+
+    def _write(self, detail: str, done: int, total: int) -> None:
+        if self._file is None:
+            return
+        self._written = time.monotonic()
+        state = {
+            "phase": self._phase,
+            "detail": detail,
+            "done": done,
+            "total": total,
+            "step": self.step,
+            "pid": os.getpid(),
+            "updated_at": time.time(),
+        }
+        try:
+            write_json(self._file, state, sync=False)
+        except OSError as error:
+            print(f"state.json not written: {error}", flush=True)
