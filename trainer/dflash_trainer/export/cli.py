@@ -1,0 +1,31 @@
+"""The verb `export`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from dflash_trainer.config import Config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options beside --config and --set."""
+    parser.add_argument(
+        "--checkpoint", type=Path, required=True, help="a checkpoint, or a run's folder (its best, else its latest)"
+    )
+    parser.add_argument("--output", type=Path, required=True, help="folder to make")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="type of the tensors")
+
+
+def run(arguments: argparse.Namespace, config: Config) -> None:
+    """Export and say what was written."""
+    from dflash_trainer.export.export import export_drafter
+    from dflash_trainer.export.trained import find_trained
+
+    trained = find_trained(arguments.checkpoint)
+    done = export_drafter(config, trained, arguments.output.absolute(), arguments.dtype)
+    print(
+        f"exported {trained.name}: {done.tensors} tensors, {done.parameters} parameters, {arguments.dtype}, "
+        f"{done.bytes / 1e6:.1f} MB, read back and equal: {done.folder}",
+        flush=True,
+    )

@@ -1,0 +1,76 @@
+"""Writes the drafter in the published layout: aside, checked, then renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dflash_trainer.checkpoint.tensors import write_tensors
+from dflash_trainer.errors import InputError
+from dflash_trainer.export.check import check_export
+from dflash_trainer.export.config_json import config_json
+from dflash_trainer.export.trained import TrainedDrafter
+from dflash_trainer.files import sync_folder, write_json
+from dflash_trainer.model import build_drafter
+from dflash_trainer.model.shape import drafter_shape
+from dflash_trainer.target_shape import locate, read_shape
+
+if TYPE_CHECKING:
+    from dflash_trainer.config import Config
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    folder: Path
+    tensors: int
+    parameters: int
+    bytes: int
+
+
+def export_drafter(config: Config, trained: TrainedDrafter, output: Path, dtype: str) -> Exported:
+    """Write config.json and model.safetensors to `output`, which must not exist.
+
+    The target's weights are not needed, only its shape. Raises InputError when the weights do not fit the
+    configuration, when a value is not finite, or when the disk does not hold what was written.
+    """
+    if output.exists():
+        raise InputError(f"--output = {str(output)!r}: exists already", "remove it or choose another folder")
+    target = read_shape(locate(config.target.path))
+    tensors = _tensors(config, trained, dtype)
+    values = config_json(drafter_shape(config.drafter, target), dtype)
+    aside = output.with_name(f".{output.name}.writing-{os.getpid()}")
+    aside.mkdir(parents=True)
+    try:
+        write_tensors(aside / "model.safetensors", tensors)
+        write_json(aside / "config.json", values)
+        check_export(aside, values, tensors)
+        sync_folder(aside)
+        aside.rename(output)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    sync_folder(output.parent)
+    size = sum(file.stat().st_size for file in output.iterdir())
+    return Exported(output, len(tensors), sum(t.numel() for t in tensors.values()), size)
+
+
+def _tensors(config: Config, trained: TrainedDrafter, dtype: str) -> dict[str, Tensor]:
+    """The drafter's tensors by published name, in `dtype`, on the CPU."""
+    from_trained = replace(config, drafter=replace(config.drafter, init_from=str(trained.weights)))
+    drafter = build_drafter(from_trained, read_shape(locate(config.target.path)))
+    tensors = {name: value.detach().to(getattr(torch, dtype)) for name, value in drafter.state_dict().items()}
+    broken = [name for name, value in tensors.items() if not torch.isfinite(value).all()]
+    if broken:
+        raise InputError(
+            f"{trained.weights}: {len(broken)} tensors hold values that are not finite, such as {broken[0]}",
+            "export an earlier checkpoint",
+        )
+    return tensors

@@ -1,0 +1,48 @@
+"""Finds the weights of a trained drafter: in a checkpoint, a run's folder, or an exported folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_trainer.checkpoint.store import INDEX, WEIGHTS, damage
+from dflash_trainer.errors import InputError
+
+_POINTERS = ("best", "latest")
+
+
+@dataclass(frozen=True)
+class TrainedDrafter:
+    """A folder that holds model.safetensors; `name` says which (its step, when it is a checkpoint)."""
+
+    folder: Path
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / WEIGHTS
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+def find_trained(path: Path) -> TrainedDrafter:
+    """The drafter at `path`: a folder with weights, or the best (else the latest) checkpoint of a run.
+
+    Raises InputError when there is none, or when the checkpoint's files are not what its index says.
+    """
+    for folder in _candidates(path):
+        if (folder / WEIGHTS).is_file():
+            found = folder.resolve()
+            problem = damage(found) if (found / INDEX).is_file() else None
+            if problem:
+                raise InputError(f"--checkpoint = {str(path)!r}: {found.name} is damaged ({problem})", "name another")
+            return TrainedDrafter(found)
+    raise InputError(
+        f"--checkpoint = {str(path)!r}: no {WEIGHTS} there",
+        "name a checkpoint (RUN/checkpoints/best), a run's folder, or an exported drafter",
+    )
+
+
+def _candidates(path: Path) -> list[Path]:
+    return [path, *(base / name for base in (path, path / "checkpoints") for name in _POINTERS)]
