@@ -40,4 +40,6 @@ def _same(found: Tensor, meant: Tensor) -> bool:
 
 
 def _differs(folder: Path, what: str) -> InputError:
-    return InputError(f"{folder}: what is on the disk differs from the drafter: {what}", "look at the disk, then export again")
+    return InputError(
+        f"{folder}: what is on the disk differs from the drafter: {what}", "look at the disk, then export again"
+    )
