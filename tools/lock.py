@@ -8,6 +8,7 @@
 torch comes from an index of its own with builds of several gigabytes. Only its file hashes and its requirements are
 needed here: trainer/locks/torch.json records them, and they are compared with the index where it can be reached.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -32,8 +33,11 @@ from dflash_ops import lockfile  # noqa: E402
 LOCKS = REPO / "trainer/locks"
 PLATFORM = "x86_64-manylinux_2_28"
 PROFILES = ("cpu", "cu128")
-PLAIN = {"controller": REPO / "requirements/controller", "trainer-tests": REPO / "requirements/trainer-tests",
-         "uv": LOCKS / "uv"}
+PLAIN = {
+    "controller": REPO / "requirements/controller",
+    "trainer-tests": REPO / "requirements/trainer-tests",
+    "uv": LOCKS / "uv",
+}
 
 
 def compile_lock(source: Path, target: Path, *options: str) -> str:
@@ -43,8 +47,22 @@ def compile_lock(source: Path, target: Path, *options: str) -> str:
         fresh = Path(folder) / target.name
         if target.exists():
             shutil.copy(target, fresh)
-        command = [uv, "pip", "compile", str(source.relative_to(REPO)), "--universal", "--generate-hashes", "--no-header",
-                   "--no-emit-index-url", "--only-binary", ":all:", "--quiet", "--output-file", str(fresh), *options]
+        command = [
+            uv,
+            "pip",
+            "compile",
+            str(source.relative_to(REPO)),
+            "--universal",
+            "--generate-hashes",
+            "--no-header",
+            "--no-emit-index-url",
+            "--only-binary",
+            ":all:",
+            "--quiet",
+            "--output-file",
+            str(fresh),
+            *options,
+        ]
         subprocess.run(command, check=True, cwd=REPO)
         return fresh.read_text()
 
@@ -56,7 +74,9 @@ def stub_wheels(torch: dict[str, Any], folder: Path) -> None:
     for tag in torch["hashes"]:
         with zipfile.ZipFile(folder / f"torch-{version}-{tag}-{tag}-manylinux_2_28_x86_64.whl", "w") as wheel:
             wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n{metadata}\n")
-            wheel.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}-{tag}-linux_x86_64\n")
+            wheel.writestr(
+                f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}-{tag}-linux_x86_64\n"
+            )
             wheel.writestr(f"{info}/RECORD", "")
 
 
@@ -89,17 +109,35 @@ def make_profile(profile: str, options: list[str]) -> str:
     check_recorded(profile, torch)
     with tempfile.TemporaryDirectory() as folder:
         stub_wheels(torch, Path(folder))
-        text = compile_lock(LOCKS / f"{profile}.in", LOCKS / f"{profile}.lock", "--python-version", torch["python"][0],
-                            "--find-links", folder, "--overrides", "trainer/locks/overrides.txt", *options)
+        text = compile_lock(
+            LOCKS / f"{profile}.in",
+            LOCKS / f"{profile}.lock",
+            "--python-version",
+            torch["python"][0],
+            "--find-links",
+            folder,
+            "--overrides",
+            "trainer/locks/overrides.txt",
+            *options,
+        )
     hashes = " \\\n".join(f"    --hash=sha256:{hash_}" for hash_ in sorted(torch["hashes"].values()))
     pin = f"torch=={torch['version']} \\\n"
-    text, count = re.subn(rf"^{re.escape(pin)}(?:    --hash=\S+(?: \\)?\n)+", pin + hashes.replace("\\", r"\\") + "\n", text,
-                          flags=re.MULTILINE)
+    text, count = re.subn(
+        rf"^{re.escape(pin)}(?:    --hash=\S+(?: \\)?\n)+",
+        pin + hashes.replace("\\", r"\\") + "\n",
+        text,
+        flags=re.MULTILINE,
+    )
     if count != 1:
         sys.exit(f"{profile}: torch=={torch['version']} is not in what uv resolved; change {profile}.in or torch.json")
-    head = [f"# Made by `make lock` from {profile}.in; change that file, not this one.", f"# profile: {profile}",
-            f"# python: {' '.join(torch['python'])}", f"# platform: {PLATFORM}", f"# index torch: {torch['index']}"]
-    head += [f"# cuda: {torch['cuda']}"] if torch["cuda"] else []
+    head = [
+        f"# Made by `make lock` from {profile}.in; change that file, not this one.",
+        f"# profile: {profile}",
+        f"# python: {' '.join(torch['python'])}",
+        f"# platform: {PLATFORM}",
+        f"# index torch: {torch['index']}",
+    ]
+    head += [f"# {key}: {torch[key]}" for key in ("cuda", "data", "megabytes") if torch[key]]
     text = "\n".join(head) + "\n" + text
     lockfile.require_complete(text, name=f"{profile}.lock")
     return text
@@ -127,7 +165,9 @@ def write(target: Path, text: str) -> None:
     """Replace a lock when it changed, and say what moved."""
     old = target.read_text() if target.exists() else ""
     lines = moved(old, text)
-    print(f"{target.relative_to(REPO)}: {len(lines)} moved" if text != old else f"{target.relative_to(REPO)}: unchanged")
+    print(
+        f"{target.relative_to(REPO)}: {len(lines)} moved" if text != old else f"{target.relative_to(REPO)}: unchanged"
+    )
     print("\n".join(lines), end="\n" if lines else "")
     if text != old:
         target.write_text(text)
@@ -146,7 +186,9 @@ def main() -> None:
             write(LOCKS / f"{name}.lock", make_profile(name, options))
         else:
             source = PLAIN[name]
-            text = compile_lock(source.with_suffix(".in"), source.with_suffix(".lock"), "--python-version", "3.11", *options)
+            text = compile_lock(
+                source.with_suffix(".in"), source.with_suffix(".lock"), "--python-version", "3.11", *options
+            )
             write(source.with_suffix(".lock"), text)
 
 

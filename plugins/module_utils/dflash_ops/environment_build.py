@@ -1,0 +1,316 @@
+"""Builds environments: aside, proved, recorded, then in place by one rename. Runs in a job.
+
+`envs/<env_id>/` appears when everything in it is done and its env.json is written, so what is there is complete.
+Healing builds another beside it and exchanges the two.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from . import files, fingerprint, interpreters, lockfile, proof, sources, space, uv_tool
+from .environment import INHERITED, Spec, Status, inherited_files, inherited_of, inspect, refusal, summary, users_of
+from .errors import OpsError
+from .installer import Uv
+from .interpreters import Interpreter
+from .jobs import Progress, plain_environment
+from .lockfile import Lock
+from .paths import Layout
+
+NO_BYTECODE = "import sys; sys.dont_write_bytecode = True\n"
+RENAME_EXCHANGE = 2
+AT_FDCWD = -100
+
+
+def build(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Job entry: make what `inspect` finds missing. Arguments are the module's."""
+    layout = Layout.of(arguments["root"], arguments["workspace"])
+    spec = Spec.of(arguments, layout)
+    status = inspect(layout, spec)
+    if status.missing_packages and spec.packages:
+        progress.say(f"installing Debian packages: {', '.join(status.missing_packages)}")
+        interpreters.install_packages(list(status.missing_packages))
+        status = inspect(layout, spec)
+    if status.state == "drifted" and not spec.heal:
+        raise refusal(status)
+    if status.state == "complete":
+        return summary(layout, status.env_id, changed=True)
+    clear_aside(layout, status.env_id)
+    require_space(layout, spec)
+    started = time.monotonic()
+    uv = Uv(uv_tool.ensure(layout, spec.uv_lock, spec.sources), spec.cache, progress)
+    aside = layout.envs / f".building-{status.env_id}"
+    record = make(aside, spec, status, uv, progress)
+    record["seconds"] = round(time.monotonic() - started, 1)
+    files.write_json(aside / fingerprint.RECORD_NAME, record)
+    switch(aside, status.path)
+    clear_aside(layout, status.env_id)
+    progress.say(
+        f"environment {status.env_id} is complete: {len(record['packages'])} packages, "
+        f"{record['bytes'] >> 20} MB, {record['seconds']} s"
+    )
+    return summary(layout, status.env_id, changed=True)
+
+
+def require_space(layout: Layout, spec: Spec) -> None:
+    """Refuse before anything is written when the environment or uv's cache will not fit.
+
+    Raises:
+        OpsError: naming the mount.
+    """
+    size = spec.lock.megabytes << 20
+    filled = spec.cache.is_dir() and any(spec.cache.glob("archive-v*/*"))
+    needs = [(layout.envs, size, "The environment"), (spec.cache, 0 if filled else size, "uv's cache")]
+    by_mount: dict[Path, int] = {}
+    for path, wanted, what in needs:
+        mount = space.mount_of(path)
+        by_mount[mount] = by_mount.get(mount, 0) + wanted
+        space.require(
+            path, by_mount[mount], what=what, remedy="free some, or set dflash_root or python_env_cache_dir elsewhere"
+        )
+
+
+def clear_aside(layout: Layout, env_id: str) -> None:
+    """Remove half-built folders of this environment, and replaced ones that no process uses."""
+    for folder in [*layout.envs.glob(f".building-{env_id}"), *layout.envs.glob(f".replaced-{env_id}-*")]:
+        if not users_of(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def make(aside: Path, spec: Spec, status: Status, uv: Uv, progress: Progress) -> dict[str, Any]:
+    """Build the environment in `aside` and return its record; a damaged cache is cleaned and tried once more."""
+    for last_try in (False, True):
+        install(aside, spec, status, uv, progress)
+        try:
+            return prove(aside, spec, status, progress)
+        except DamagedCache as damage:
+            if last_try:
+                raise
+            progress.say(f"damaged files in uv's cache, cleaning and building again: {damage.message}")
+            uv.run(["cache", "clean", *damage.packages], what="cleaning the cache")
+    raise AssertionError("unreachable")
+
+
+class DamagedCache(OpsError):
+    """Installed files differ from what their own wheel says: uv's cache was edited or cut."""
+
+    def __init__(self, problems: list[str], packages: list[str]) -> None:
+        super().__init__(
+            f"{len(problems)} installed file(s) are not what their wheels say: {'; '.join(problems[:10])}.",
+            remedy="the disk or uv's cache is damaged: check the disk, remove python_env_cache_dir, run again",
+        )
+        self.packages = packages
+
+
+def install(aside: Path, spec: Spec, status: Status, uv: Uv, progress: Progress) -> None:
+    """Fill `aside` with a new environment: relocatable, copied files, no pip."""
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    inherit = ["--system-site-packages"] if spec.inherits else []
+    uv.run(
+        ["venv", "--quiet", "--relocatable", "--no-project", "--python", str(status.python.path), *inherit, str(aside)],
+        what="making the environment",
+    )
+    lock = without_inherited(spec.lock) if spec.inherits else spec.lock
+    parts = sources.plan(lock, spec.sources, python=status.python.short)
+    total = len(lock.pins)
+    for part in parts:
+        if part.pins:
+            progress.say(f"installing {len(part.pins)} pins from {sources.without_password(part.index)}")
+            wanted = aside / ".requirements.txt"
+            wanted.write_text(sources.requirement_lines(part.pins))
+            uv.run(
+                [
+                    "pip",
+                    "install",
+                    "--python",
+                    str(aside / "bin/python"),
+                    "--no-deps",
+                    "--require-hashes",
+                    "--only-binary",
+                    ":all:",
+                    *part.options,
+                    "-r",
+                    str(wanted),
+                ],
+                what="installing",
+                watch=site_packages(aside),
+                total=total,
+            )
+            wanted.unlink()
+    (site_packages(aside) / "dflash_environment.pth").write_text(NO_BYTECODE)
+    (aside / ".lock").unlink(missing_ok=True)
+
+
+def without_inherited(lock: Lock) -> Lock:
+    """Return the lock without what the image brings."""
+    return dataclasses.replace(lock, pins=tuple(pin for pin in lock.pins if not pin.name.startswith(INHERITED)))
+
+
+def site_packages(env: Path) -> Path:
+    """Return the one site-packages folder of an environment."""
+    return next((env / "lib").glob("python3*/site-packages"))
+
+
+def prove(aside: Path, spec: Spec, status: Status, progress: Progress) -> dict[str, Any]:
+    """Prove the environment in a new process, fingerprint it, and return its record without `seconds`.
+
+    Raises:
+        DamagedCache: files differ from their wheels.
+        OpsError: the proof failed.
+    """
+    progress.say("proving: new processes import every package" + (" and use every GPU" if spec.lock.cuda else ""))
+    python = aside / "bin/python"
+    halves = proof.start(
+        python, spec.lock, gpu=bool(spec.lock.cuda) and spec.prove_gpus, environment=plain_environment()
+    )
+    site = site_packages(aside)
+    try:
+        first = fingerprint.manifest(aside)
+        prefix = f"{site.relative_to(aside).as_posix()}/"
+        problems = fingerprint.record_problems(site, first, prefix=prefix)
+        if problems:
+            raise DamagedCache(problems, damaged_packages(site, problems))
+        facts = proof.finish(halves, spec.lock, aside)
+    finally:
+        for half in halves:
+            half.kill()
+            half.wait()
+    everything = completed(aside, first)
+    facts.pop("sys_path", None)
+    facts["executable"] = facts["executable"].replace(str(aside), str(status.path))
+    facts.get("torch", {}).update(file=facts.get("torch", {}).get("file", "").replace(str(aside), str(status.path)))
+    for text in proof.losses(facts, spec.lock):
+        progress.say(f"note: {text}")
+    return {
+        "env_id": status.env_id,
+        "profile": spec.profile,
+        "lock_sha256": spec.lock.sha256,
+        "platform": f"{spec.lock.platform}",
+        "built_at": time.time(),
+        "uv": uv_tool.pinned(spec.uv_lock).version,
+        "base": base_record(status.python),
+        "proof": facts,
+        "fingerprint": fingerprint.fingerprint(everything),
+        "bytes": sum(row[0] for row in everything.values()),
+        "packages": package_rows(site, spec),
+        "inherited": inherited_record(status.python) if spec.inherits else {},
+        "files": everything,
+    }
+
+
+def completed(aside: Path, first: fingerprint.Manifest) -> fingerprint.Manifest:
+    """Return the manifest after the proof, which added bytecode; only new and changed files are hashed."""
+    stats = fingerprint.scan(aside)
+    fresh = [
+        name for name, stat in stats.items() if name not in first or first[name][:2] != [stat.st_size, stat.st_mtime_ns]
+    ]
+    hashes = fingerprint.digests(aside, fresh)
+    return {
+        name: [stats[name].st_size, stats[name].st_mtime_ns, hashes.get(name) or first[name][2]]
+        for name in sorted(stats)
+    }
+
+
+def damaged_packages(site: Path, problems: list[str]) -> list[str]:
+    """Return the packages whose RECORD names one of the damaged files."""
+    text = "\n".join(problems)
+    found = []
+    for record in site.glob("*.dist-info/RECORD"):
+        names = (row.split(",")[0] for row in record.read_text().splitlines())
+        if any(f"/{name}" in text for name in names if name):
+            found.append(record.parent.name.partition("-")[0].replace("_", "-"))
+    return found
+
+
+def base_record(python: Interpreter) -> dict[str, Any]:
+    return {
+        "asked": str(python.path),
+        "executable": str(python.executable),
+        "version": python.version,
+        "customize": fingerprint.stat_base(python.customize),
+    }
+
+
+def inherited_record(python: Interpreter) -> dict[str, Any]:
+    """Record the image's packages: names, versions, and the files of those that are used."""
+    names = sorted(inherited_of(python))
+    rows = inherited_files(python, names)
+    hashes = fingerprint.digests(python.purelib, rows)
+    return {
+        "packages": names,
+        "distributions": python.distributions,
+        "files": {name: [*row, hashes[name]] for name, row in rows.items()},
+    }
+
+
+def package_rows(site: Path, spec: Spec) -> list[dict[str, str]]:
+    """Return name, version and wheel hash of each installed package."""
+    pins = {(pin.name, pin.version): pin for pin in spec.lock.pins}
+    rows = []
+    for name, version in sorted(fingerprint.packages(site).items()):
+        pin = pins.get((lockfile.normalized(name), version))
+        rows.append(
+            {"name": name, "version": version, "wheel_sha256": wheel_hash(spec.cache, site, pin) if pin else ""}
+        )
+    return rows
+
+
+def wheel_hash(cache: Path, site: Path, pin: lockfile.Pin) -> str:
+    """Return which of a pin's hashes was installed, from uv's notes in its cache; the only one when there is one."""
+    if len(pin.hashes) == 1:
+        return pin.hashes[0]
+    folder = next(site.glob(f"{pin.name.replace('-', '_')}-{pin.version}.dist-info"), None)
+    tags = set((folder / "WHEEL").read_text().split()) if folder else set()
+    for note in (
+        *cache.glob(f"wheels-v*/*/{pin.name}/{pin.version}-*"),
+        *cache.glob(f"wheels-v*/*/*/{pin.name}/{pin.version}-*"),
+    ):
+        if note.suffix in (".http", ".rev") and expanded(note.stem[len(pin.version) + 1 :]) & tags:
+            data = note.read_bytes()
+            found = next((one for one in pin.hashes if one.encode() in data), "")
+            if found:
+                return found
+    return ""
+
+
+def expanded(tag: str) -> set[str]:
+    """Return the single tags of a compressed one: `py2.py3-none-any` is two."""
+    parts = tag.split("-")
+    if len(parts) != 3:
+        return set()
+    return {
+        f"{python}-{abi}-{system}"
+        for python in parts[0].split(".")
+        for abi in parts[1].split(".")
+        for system in parts[2].split(".")
+    }
+
+
+def switch(aside: Path, place: Path) -> None:
+    """Put the new environment in its place in one step; one that stood there becomes `.replaced-…`."""
+    if not place.exists():
+        os.rename(aside, place)
+    else:
+        exchange(aside, place)
+        os.rename(aside, place.with_name(f".replaced-{place.name}-{int(time.time())}"))
+    files.fsync_folder(place.parent)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Exchange two folders in one step where the kernel can, else in two."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = (os.fsencode(one), os.fsencode(other))
+    if hasattr(libc, "renameat2") and not libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE):
+        return
+    spare = other.with_name(f".old-{other.name}")
+    shutil.rmtree(spare, ignore_errors=True)
+    os.rename(other, spare)
+    os.rename(one, other)
+    os.rename(spare, one)

@@ -1,0 +1,122 @@
+"""Where the files of a lock come from: folders first, then indexes, and one index a package."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .errors import OpsError
+from .lockfile import Lock, Pin, normalized
+
+DEFAULT = "default"
+OFF = "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """What the operator lets us fetch from.
+
+    Args:
+        index_urls: `default` or a package name to an index; `none` turns one off; else it is as the lock has it.
+        folders: folders on the box with wheels (find-links, wheelhouse).
+    """
+
+    index_urls: Mapping[str, str]
+    folders: tuple[Path, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Pins that one uv call installs, and its options for where to look.
+
+    Args:
+        pins: what to install.
+        options: uv's --find-links, --no-index and --default-index.
+        index: the index in words, for messages; may hold a password.
+    """
+
+    pins: tuple[Pin, ...]
+    options: tuple[str, ...]
+    index: str
+
+
+def wheel_names(folders: Sequence[Path]) -> dict[str, list[str]]:
+    """Return normalized `name==version` to the wheel files in the folders.
+
+    Raises:
+        OpsError: a folder is not there.
+    """
+    found: dict[str, list[str]] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise OpsError(
+                f"python_env_find_links: {folder} is not a folder on this box.",
+                remedy="give folders that hold wheels, or leave it empty",
+            )
+        for path in folder.glob("*.whl"):
+            name, version, *_ = path.name.split("-")
+            key = f"{normalized(name)}=={urllib.parse.unquote(version)}"
+            found.setdefault(key, []).append(path.name)
+    return found
+
+
+def in_folders(pin: Pin, wheels: Mapping[str, list[str]], python: str) -> bool:
+    """Tell whether a folder has a wheel of this pin for this python (`3.11`)."""
+    tag = "cp" + python.replace(".", "")
+    names = wheels.get(f"{pin.name}=={pin.version}", [])
+    return any(re.search(rf"-({tag}|py3|py2\.py3|cp3\d+-abi3)-", name) for name in names)
+
+
+def plan(lock: Lock, sources: Sources, *, python: str) -> list[Part]:
+    """Group the lock's pins by the one place each comes from, the ones with an index of their own first.
+
+    Raises:
+        OpsError: an index is turned off and no folder has the wheel.
+    """
+    wheels = wheel_names(sources.folders)
+    folders = tuple(word for folder in sources.folders for word in ("--find-links", str(folder)))
+    groups: dict[str, list[Pin]] = {}
+    plain: list[Pin] = []
+    for pin in lock.pins:
+        if pin.name not in lock.indexes or in_folders(pin, wheels, python):
+            plain.append(pin)
+        else:
+            url = sources.index_urls.get(pin.name, lock.indexes[pin.name])
+            groups.setdefault(_required(url, pin, python), []).append(pin)
+    parts = [Part(tuple(pins), (*folders, "--default-index", url), url) for url, pins in groups.items()]
+    return [*parts, _plain_part(plain, sources, folders)]
+
+
+def _required(url: str, pin: Pin, python: str) -> str:
+    if url in ("", OFF):
+        raise OpsError(
+            f"{pin.name}=={pin.version} has no source: its index is turned off (python_env_index_urls) and no "
+            f"folder in python_env_find_links has its wheel for Python {python}.",
+            remedy="name an index, or a folder with the wheel",
+        )
+    return url
+
+
+def _plain_part(pins: list[Pin], sources: Sources, folders: tuple[str, ...]) -> Part:
+    url = sources.index_urls.get(DEFAULT, "")
+    if url == OFF:
+        return Part(tuple(pins), (*folders, "--no-index"), "no index")
+    return Part(tuple(pins), (*folders, "--default-index", url) if url else folders, url or "the default index")
+
+
+def requirement_lines(pins: Sequence[Pin]) -> str:
+    """Return pins as a hashed requirements file."""
+    lines = []
+    for pin in pins:
+        marker = f" ; {pin.marker}" if pin.marker else ""
+        hashes = " ".join(f"--hash=sha256:{one}" for one in pin.hashes)
+        lines.append(f"{pin.name}=={pin.version}{marker} {hashes}\n")
+    return "".join(lines)
+
+
+def without_password(text: str) -> str:
+    """Hide user and password of each URL in a text."""
+    return re.sub(r"(\w+://)[^/\s@]+@", r"\1***@", text)

@@ -1,0 +1,222 @@
+#!/usr/bin/python
+"""See DOCUMENTATION."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dflash_environment
+short_description: The trainer's environment is there, complete, and as it was built
+description:
+  - Looks whether the environment of a lock is on the box and compares it with its record, in one call.
+  - With O(start=true) what is missing is built by a job that outlives the call; the action plugin of the same name
+    sends what lies on the controller, starts the job and prints its lines.
+options:
+  root:
+    description: Folder of everything on the box (C(dflash_root)).
+    type: str
+    required: true
+  workspace:
+    description: Mount that holds the runs (C(dflash_workspace)).
+    type: str
+    default: ""
+  profile:
+    description: V(cpu), V(cu128), or V(preinstalled) for an image that brings the pinned torch.
+    type: str
+    choices: [cpu, cu128, preinstalled]
+    required: true
+  lock:
+    description: The lock's text. The action plugin reads it from O(lock_file).
+    type: str
+    default: ""
+  lock_name:
+    description: The lock's name in messages.
+    type: str
+    default: lock
+  lock_file:
+    description: The lock on the controller. Only the action plugin reads this.
+    type: str
+    default: ""
+  uv_lock:
+    description: Text of uv's own lock. The action plugin reads it from the file beside O(lock_file).
+    type: str
+    default: ""
+  python:
+    description: Path or version of the interpreter to build on; empty for the first one that the lock has files for.
+    type: str
+    default: ""
+  index_urls:
+    description: C(default), C(uv) or a package name to its index; V(none) turns one off.
+    type: dict
+    default: {}
+  find_links:
+    description: Folders on the box that hold wheels.
+    type: list
+    elements: str
+    default: []
+  wheelhouse:
+    description: Folder of wheels on the controller that is pushed to the box. Only the action plugin reads this.
+    type: str
+    default: ""
+  cache_dir:
+    description: The cache of uv on the box; empty for C(uv-cache) below the root.
+    type: str
+    default: ""
+  heal:
+    description: Build a drifted environment again beside the old one, and switch.
+    type: bool
+    default: false
+  packages:
+    description: Install missing Debian packages where root can be had.
+    type: bool
+    default: true
+  prove_gpus:
+    description: After the build of a CUDA environment, compute on every GPU.
+    type: bool
+    default: true
+  full:
+    description: Hash every file for the comparison, not only those whose size or time differs.
+    type: bool
+    default: false
+  start:
+    description: Start (or attach to) the job that makes what is missing.
+    type: bool
+    default: false
+  lock_token:
+    description: The operator lock to renew with this call.
+    type: str
+    default: ""
+attributes:
+  check_mode:
+    description: Nothing is built in check mode; what would be is reported.
+    support: full
+  diff_mode:
+    description: What is there, and what would be.
+    support: full
+author: DFlash operations
+"""
+
+EXAMPLES = r"""
+- name: Make the environment of the CPU lock
+  dflash_environment:
+    root: "{{ dflash_root }}"
+    profile: cpu
+    lock_file: trainer/locks/cpu.lock
+"""
+
+RETURN = r"""
+env_id:
+  description: Name of the environment, a hash over lock, python and platform.
+  returned: always
+  type: str
+  sample: cpu-py311-3f2a91c04b7d
+path:
+  description: Its folder.
+  returned: always
+  type: str
+  sample: /opt/dflash/envs/cpu-py311-3f2a91c04b7d
+state:
+  description: How it stands; V(complete), V(missing) or V(drifted).
+  returned: always
+  type: str
+  sample: complete
+python:
+  description: The interpreter of a run.
+  returned: always
+  type: str
+  sample: /opt/dflash/envs/cpu-py311-3f2a91c04b7d/bin/python
+drift:
+  description: What differs from the record.
+  returned: when it drifted
+  type: list
+  sample: [{kind: package, path: flashinfer-0.6.1, detail: "is installed, and is in no lock"}]
+losses:
+  description: What is slower than it could be, in words.
+  returned: always
+  type: list
+  sample: []
+missing_packages:
+  description: Debian packages that a run would miss.
+  returned: always
+  type: list
+  sample: [tmux]
+job:
+  description: The build job, when one was started.
+  returned: with start
+  type: dict
+  sample: {job_id: env-cpu-py311-3f2a91c04b7d, state: running}
+"""
+
+import dataclasses
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.dflash_ops import (
+    environment,
+    environment_build,  # the job's code travels with the module
+    interpreters,
+    jobs,
+    operator_lock,
+)
+from ansible.module_utils.dflash_ops.errors import OpsError
+from ansible.module_utils.dflash_ops.paths import Layout
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "root": {"type": "str", "required": True},
+    "workspace": {"type": "str", "default": ""},
+    "profile": {"type": "str", "choices": list(environment.PROFILES), "required": True},
+    "lock": {"type": "str", "default": ""},
+    "lock_name": {"type": "str", "default": "lock"},
+    "lock_file": {"type": "str", "default": ""},
+    "uv_lock": {"type": "str", "default": ""},
+    "python": {"type": "str", "default": ""},
+    "index_urls": {"type": "dict", "default": {}, "no_log": True},
+    "find_links": {"type": "list", "elements": "str", "default": []},
+    "wheelhouse": {"type": "str", "default": ""},
+    "cache_dir": {"type": "str", "default": ""},
+    "heal": {"type": "bool", "default": False},
+    "packages": {"type": "bool", "default": True},
+    "prove_gpus": {"type": "bool", "default": True},
+    "full": {"type": "bool", "default": False},
+    "start": {"type": "bool", "default": False},
+    "lock_token": {"type": "str", "default": "", "no_log": False},
+}
+
+
+def ensure(want: dict[str, Any], *, check_mode: bool) -> dict[str, Any]:
+    """Return the module's result: how the environment stands, and the job when one was started.
+
+    Raises:
+        OpsError: it cannot be made as asked, or it drifted and is not to be healed.
+    """
+    layout = Layout.of(want["root"], want["workspace"])
+    spec = environment.Spec.of(want, layout)
+    status = environment.inspect(layout, spec, full=want["full"])
+    if spec.packages:
+        interpreters.require_installable(list(status.missing_packages))
+    if status.state == "drifted" and not spec.heal:
+        raise environment.refusal(status)
+    result: dict[str, Any] = {
+        "env_id": status.env_id, "path": str(status.path), "state": status.state, "losses": list(status.losses),
+        "python": str(status.path / "bin/python"), "drift": [dataclasses.asdict(one) for one in status.drift],
+        "missing_packages": list(status.missing_packages), "changed": status.needs_work and check_mode,
+        "needs_work": status.needs_work, "diff": environment.as_diff(status, spec)}
+    if want["start"] and status.needs_work and not check_mode:
+        job = jobs.start_or_attach(layout, f"env-{status.env_id}", f"{environment_build.__name__.rpartition('.')[2]}:build",
+                                   want, title=f"build environment {status.env_id}")
+        result["job"] = job.as_dict()
+    return result
+
+
+def main() -> None:
+    """Translate arguments into a status and, when asked, a job."""
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    try:
+        if module.params["lock_token"]:
+            operator_lock.renew(Layout.of(module.params["root"]), module.params["lock_token"])
+        result = ensure(module.params, check_mode=module.check_mode)
+    except OpsError as error:
+        module.fail_json(msg=str(error), **error.facts)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
