@@ -87,7 +87,7 @@ class Server:
         self._check_socket()
         taken = self.find(check_name(name))
         if taken is not None:
-            raise self._taken(taken)
+            raise self.taken(taken)
         done = self._call(
             *("new-session", "-d", "-P", "-F", "#{session_id}", "-s", name, "-x", "200", "-y", "50", "-c", str(folder)),
             *("--", *argv),
@@ -110,7 +110,8 @@ class Server:
         self._call("kill-session", "-t", found.session_id)
         return self.find(session.name) is None
 
-    def _taken(self, session: Session) -> OpsError:
+    def taken(self, session: Session) -> OpsError:
+        """Return the refusal for a session of our name: ours with its run, or somebody else's, left alone."""
         if session.run_id:
             return OpsError(
                 f"tmux session {session.name} already runs {session.run_id}.",

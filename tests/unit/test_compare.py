@@ -1,0 +1,103 @@
+"""Compare: the likeliest culprit stands first, and nothing that differs is left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dflash_ops import compare, runs
+from dflash_ops.paths import Layout
+
+BASE: dict[str, Any] = {
+    "gpus": ["NVIDIA H200"] * 8,
+    "driver": "570.86",
+    "hardware": "NVIDIA H200",
+    "host": "box",
+    "cache_id": "c1",
+    "cache_state": "warm",
+    "packages": {"torch": "2.11.0+cu128", "datasets": "4.0"},
+    "release_id": "r1",
+    "config": {"runtime": {"compile": True}, "optimizer": {"lr": 6e-4}},
+    "dataset": {"fingerprint": "d"},
+    "weights": {"fingerprint": "w"},
+    "extra_environment": {},
+}
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Layout:
+    return Layout.of(tmp_path)
+
+
+def run(layout: Layout, run_id: str, *, tok_s: float = 21500.0, **changes: Any) -> runs.Run:
+    folder = layout.run(run_id)
+    folder.mkdir(parents=True)
+    record = {**BASE, "run_id": run_id, **changes}
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps({"step": n, "tok_s": tok_s, "loss": 4.0}) + "\n" for n in range(20))
+    )
+    return runs.load(layout, run_id)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"packages": {"torch": "2.11.0+cu130", "datasets": "4.0"}}, "packages: torch 2.11.0+cu128 -> 2.11.0+cu130"),
+        ({"packages": {"torch": "2.11.0+cu128"}}, "packages: datasets removed (was 4.0)"),
+        ({"packages": {**BASE["packages"], "sglang": "0.5"}}, "packages: sglang added (0.5)"),
+        (
+            {"config": {"runtime": {"compile": False}, "optimizer": {"lr": 6e-4}}},
+            "config: runtime.compile True -> False",
+        ),
+        ({"cache_state": "cold"}, "cache: state at launch warm -> cold"),
+        ({"driver": "580.1"}, "driver: driver 570.86 -> 580.1"),
+        ({"dataset": {"fingerprint": "e"}}, "data: fingerprint d -> e"),
+        ({"extra_environment": {"NCCL_P2P_DISABLE": "1"}}, "variables: NCCL_P2P_DISABLE added (1)"),
+    ],
+)
+def test_one_change_is_the_one_difference(box: Layout, changes: dict[str, Any], text: str) -> None:
+    told = compare.compare(box, run(box, "a"), run(box, "b", tok_s=4300.0, **changes))
+    assert [item["text"] for item in told["differences"]] == [text]
+    assert told["speed"]["a"]["tok_s"] == 21500.0
+    assert told["speed"]["b"]["tok_s"] == 4300.0
+
+
+def test_likeliest_culprit_first(box: Layout) -> None:
+    changed = {
+        "config": {"runtime": {"compile": False}, "optimizer": {"lr": 1.0}},
+        "host": "other",
+        "cache_state": "cold",
+    }
+    told = compare.compare(box, run(box, "a"), run(box, "b", **changed))
+    assert [item["what"] for item in told["differences"]] == [
+        "state at launch",
+        "runtime.compile",
+        "host",
+        "optimizer.lr",
+    ]
+
+
+def test_code_is_shown_as_a_diff(box: Layout) -> None:
+    for release, text in (("r1", "x = 1\n"), ("r2", "x = 2\n")):
+        folder = box.release(release) / "trainer"
+        folder.mkdir(parents=True)
+        (folder / "loss.py").write_text(text)
+        (folder / "same.py").write_text("y = 1\n")
+    told = compare.compare(box, run(box, "a"), run(box, "b", release_id="r2"))
+    assert told["code"]["files"] == ["loss.py"]
+    assert "+x = 2" in told["code"]["diff"]
+
+
+def test_equal_runs_differ_in_nothing(box: Layout) -> None:
+    assert compare.compare(box, run(box, "a"), run(box, "b"))["differences"] == []
+
+
+def test_release_folder_in_a_path_is_no_difference(box: Layout) -> None:
+    made = [
+        run(box, name, trainer_folder=f"/r/{name}/trainer", config={"data": {"path": f"/r/{name}/trainer/data/demo"}})
+        for name in ("a", "b")
+    ]
+    assert compare.compare(box, *made)["differences"] == []
