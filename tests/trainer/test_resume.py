@@ -1,0 +1,111 @@
+"""Exact resume, stop by signal, kill at any step."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dflash_trainer.errors import ExitCode
+from tiny_runs import TinyRun, what_was_trained
+
+
+@pytest.fixture
+def whole(tiny: TinyRun) -> list[Any]:
+    """An uninterrupted run of 40 steps."""
+    assert tiny.train("whole") == ExitCode.FINISHED
+    return what_was_trained(tiny.rows("whole"))
+
+
+def kill_at(tiny: TinyRun, name: str, step: int, *overrides: str) -> None:
+    """Kill -9 a run soon after `step`, surely before its end."""
+    process = tiny.start(name, *overrides)
+    tiny.wait_for_step(name, step, process)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL, tiny.log(name)
+    assert tiny.rows(name)[-1]["step"] < 40
+
+
+def test_two_runs_from_one_seed_are_equal_bit_for_bit(tiny: TinyRun, whole: list[Any]) -> None:
+    tiny.train("again")
+    assert what_was_trained(tiny.rows("again")) == whole
+
+
+def test_case_62_killed_and_resumed_equals_uninterrupted_bit_for_bit(tiny: TinyRun, whole: list[Any]) -> None:
+    """Killed about steps 2, 5, 9 and 20 (before, just after and between checkpoints), going on each time."""
+    for step in (2, 5, 9, 20):
+        kill_at(tiny, "killed", step)
+    assert tiny.train("killed") == ExitCode.FINISHED
+    assert what_was_trained(tiny.rows("killed")) == whole
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        ('target.devices=["cpu","cpu"]', 'drafter.devices=["cpu","cpu"]'),
+        ('drafter.devices=["cpu","cpu"]', "optimizer.accumulate=2", "optimizer.kind=muon"),
+        ("optimizer.state_dtype=bfloat16", "drafter.dtype=bfloat16", "optimizer.schedule=wsd"),
+    ],
+)
+def test_case_62_holds_for_several_workers_and_other_optimizers(tiny: TinyRun, workers: tuple[str, ...]) -> None:
+    assert tiny.train("whole", *workers) == ExitCode.FINISHED
+    kill_at(tiny, "killed", 6, *workers)
+    assert tiny.train("killed", *workers) == ExitCode.FINISHED
+    assert what_was_trained(tiny.rows("killed")) == what_was_trained(tiny.rows("whole"))
+
+
+def test_case_62_each_sample_comes_once_an_epoch(tiny: TinyRun) -> None:
+    per_epoch = 24
+    tiny.train("run", "optimizer.max_steps=0", "optimizer.epochs=3")
+    seen = Counter(sample for row in tiny.rows("run") for sample in row["samples"])
+    assert seen == {sample: 3 for sample in range(per_epoch)}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_saves_leaves_zero_and_resume_goes_on(tiny: TinyRun, whole: list[Any], number: signal.Signals) -> None:
+    process = tiny.start("stopped")
+    tiny.wait_for_step("stopped", 2, process)
+    process.send_signal(number)
+    assert process.wait(60) == 0, tiny.log("stopped")
+    assert tiny.state("stopped")["phase"] == "stopped"
+    step = tiny.state("stopped")["step"]
+    assert 2 <= step < 40
+    latest = tiny.folder / "stopped/checkpoints/latest"
+    assert latest.resolve().name == f"step-{step:08d}"
+    assert tiny.train("stopped") == ExitCode.FINISHED
+    assert what_was_trained(tiny.rows("stopped")) == whole
+
+
+def test_signal_during_start_up_leaves_zero(tiny: TinyRun) -> None:
+    process = tiny.start("early", 'target.path="random:smollm2-135m"', "drafter.mask_token_id=3")
+    while "phase dataset" not in tiny.log("early"):
+        assert process.poll() is None, tiny.log("early")
+    process.terminate()
+    assert process.wait(60) == 0, tiny.log("early")
+    assert tiny.state("early")["phase"] == "stopped"
+
+
+def test_resume_from_an_earlier_run_leaves_that_run_as_it_is(tiny: TinyRun, whole: list[Any]) -> None:
+    tiny.train("first", "optimizer.max_steps=12", "checkpoint.keep=1")
+    before = _tree(tiny.folder / "first/checkpoints")
+    tiny.train("next", "optimizer.max_steps=14", resume_from=tiny.folder / "first/checkpoints")
+    assert [row["step"] for row in tiny.rows("next")] == [13, 14]
+    assert _tree(tiny.folder / "first/checkpoints") == before
+
+
+def test_changed_data_order_is_said(tiny: TinyRun, capfd: pytest.CaptureFixture[str]) -> None:
+    tiny.train("run", "optimizer.max_steps=4")
+    tiny.train("run", "optimizer.max_steps=5", "data.seed=9")
+    assert "resume is not exact: data.seed was 0 and is 9" in capfd.readouterr().out
+
+
+def test_changed_drafter_is_refused_naming_the_tensor(tiny: TinyRun) -> None:
+    tiny.train("run", "optimizer.max_steps=4")
+    assert tiny.train("run", "drafter.num_layers=3", "optimizer.max_steps=5") == ExitCode.INPUT
+    assert "layers.2" in tiny.failure("run")["message"]
+
+
+def _tree(folder: Path) -> list[tuple[str, int, float]]:
+    return sorted((str(p), p.lstat().st_size, p.lstat().st_mtime) for p in folder.rglob("*"))
