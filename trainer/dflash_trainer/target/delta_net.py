@@ -67,9 +67,15 @@ DeltaRule = Callable[[RuleInputs, Tensor | None, bool], tuple[Tensor, Tensor | N
 
 
 def delta_net_inputs(
-    x_BSD: Tensor, w: DeltaNetWeights, heads: DeltaNetSizes, sizes: LayerSizes, before_BTC: Tensor | None = None
+    x_BSD: Tensor,
+    w: DeltaNetWeights,
+    heads: DeltaNetSizes,
+    sizes: LayerSizes,
+    before_BTC: Tensor | None = None,
+    *,
+    all_inputs: bool = False,
 ) -> tuple[RuleInputs, Tensor, Tensor]:
-    """Everything before the rule: (its inputs, the gate z [B,S,H*F], the convolution's last inputs)."""
+    """Everything before the rule: (its inputs, the gate z [B,S,H*F], the convolution's last inputs, or all of them)."""
     normed = rms_norm(x_BSD, w.norm, sizes)
     mixed = functional.linear(normed, w.qkv)
     taps = w.conv.shape[-1]
@@ -77,7 +83,7 @@ def delta_net_inputs(
         mixed = functional.pad(mixed, (0, 0, taps - 1, 0))
     else:
         mixed = torch.cat((before_BTC, mixed), dim=1)
-    last = mixed[:, 1 - taps :]
+    last = mixed if all_inputs else mixed[:, 1 - taps :]
     q, k, v = causal_convolution(mixed, w.conv).split(
         (heads.key_heads * heads.key_dim, heads.key_heads * heads.key_dim, heads.value_heads * heads.value_dim), dim=-1
     )

@@ -1,4 +1,4 @@
-"""The verb `evaluate`."""
+"""The verb `evaluate`: a drafter on held-out text and in real decoding."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 from dflash_trainer.config import Config
 
+HELP = "measure a drafter: accept length on held-out data, real speculative decoding with the target"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options beside --config and --set."""
@@ -14,19 +16,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", type=Path, required=True, help="a checkpoint, a run's folder, or an exported drafter"
     )
     parser.add_argument("--json", type=Path, help="file for the report")
-    parser.add_argument("--no-decode", action="store_true", help="held-out data only, no generation")
-    parser.add_argument("--prompts", type=int, default=16, help="held-out prompts that are answered")
+    parser.add_argument("--prompts", type=int, default=16, help="held-out prompts to answer; 0: no decoding")
     parser.add_argument("--max-new-tokens", type=int, default=128, help="longest answer")
 
 
 def run(arguments: argparse.Namespace, config: Config) -> None:
     """Evaluate, print the figures, write the report."""
-    from dflash_trainer.evaluate.evaluate import EvaluationJob, evaluate
+    from dflash_trainer.evaluate import EvaluationJob, evaluate
 
     job = EvaluationJob(
         checkpoint=arguments.checkpoint,
-        report=arguments.json,
-        prompts=0 if arguments.no_decode else arguments.prompts,
+        report=arguments.json.absolute() if arguments.json else None,
+        prompts=arguments.prompts,
         max_new_tokens=arguments.max_new_tokens,
     )
     evaluate(job, config)

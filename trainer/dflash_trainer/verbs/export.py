@@ -1,4 +1,4 @@
-"""The verb `export`."""
+"""The verb `export`: a drafter as servers load it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 
 from dflash_trainer.config import Config
+
+HELP = "write a checkpoint's drafter as config.json and model.safetensors, for servers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, config: Config) -> None:
     """Export and say what was written."""
-    from dflash_trainer.export.export import export_drafter
-    from dflash_trainer.export.trained import find_trained
+    from dflash_trainer.export import export_drafter
+    from dflash_trainer.trained import find_trained
 
     trained = find_trained(arguments.checkpoint)
     done = export_drafter(config, trained, arguments.output.absolute(), arguments.dtype)

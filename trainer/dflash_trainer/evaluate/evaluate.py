@@ -1,0 +1,120 @@
+"""Loads a trained drafter and its target, measures both ways, writes one report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dflash_trainer import compile_guard
+from dflash_trainer.errors import ExitCode, TrainerError
+from dflash_trainer.evaluate.held_out import HeldOut, measure_held_out
+from dflash_trainer.evaluate.real_decoding import RealDecoding, decode_held_out
+from dflash_trainer.files import write_json
+from dflash_trainer.objective.head import PlainHead
+from dflash_trainer.target import load_target
+from dflash_trainer.trained import find_trained
+from dflash_trainer.warmup import place_drafter
+
+if TYPE_CHECKING:
+    from dflash_trainer.config import Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationJob:
+    """What to evaluate and how much of it."""
+
+    checkpoint: Path
+    report: Path | None
+    prompts: int
+    """Held-out prompts to answer; 0: no decoding."""
+    max_new_tokens: int
+
+
+class DecodingDiffers(TrainerError):
+    """Speculative decoding gave another answer than the target, and not at a near tie."""
+
+    name = "decoding_differs"
+    exit_code = ExitCode.WORKER
+
+
+def evaluate(job: EvaluationJob, config: Config) -> dict[str, Any]:
+    """Measure, print, and write the report.
+
+    Raises InputError for weights or data that cannot be used, and DecodingDiffers (after the report is written).
+    """
+    started = time.time()
+    trained = find_trained(job.checkpoint)
+    config = replace(config, drafter=replace(config.drafter, init_from=str(trained.weights)))
+    compile_guard.configure_thread(len(config.devices), len(config.data.buckets) + 2)
+    print(f"evaluating {trained.name} of {trained.folder.parent} against {config.target.path}", flush=True)
+    device = config.target.devices[0]
+    target = load_target(config, device, whole=job.prompts > 0)
+    site = place_drafter(config, target, device)
+    head = PlainHead(site.head) if isinstance(site.head, Tensor) else site.head
+    held_out = measure_held_out(config, target, site, head)
+    _print_held_out(held_out)
+    report: dict[str, Any] = {
+        "ok": True,
+        "problems": [],
+        "drafter": str(trained.folder),
+        "target": config.target.path,
+        "torch": torch.__version__,
+        "held_out": asdict(held_out),
+        "decoding": None,
+    }
+    if job.prompts > 0:
+        decoding = decode_held_out(config, target, site, head, prompts=job.prompts, limit=job.max_new_tokens)
+        _print_decoding(decoding)
+        report["decoding"] = asdict(decoding)
+        report["problems"] = _problems(decoding)
+        report["ok"] = not report["problems"]
+    report["seconds"] = round(time.time() - started, 1)
+    if job.report is not None:
+        job.report.parent.mkdir(parents=True, exist_ok=True)
+        write_json(job.report, report)
+        print(f"report: {job.report}", flush=True)
+    if not report["ok"]:
+        raise DecodingDiffers(
+            report["problems"][0], "evaluate again with --set target.dtype=float32; if it stays, report a bug"
+        )
+    return report
+
+
+def _problems(decoding: RealDecoding) -> list[str]:
+    return [
+        f"prompt {d.prompt}: the answers part at token {d.position} (target {d.plain}, speculative {d.speculative}), "
+        f"where the target's best two logits are {d.margin:.4g} apart"
+        for d in decoding.differences
+        if not d.near_tie
+    ]
+
+
+def _print_held_out(held_out: HeldOut) -> None:
+    print(
+        f"held-out: {held_out.samples} samples, {held_out.blocks} blocks, loss {held_out.loss:.4f}, "
+        f"accept length {held_out.accept_len:.3f}",
+        flush=True,
+    )
+    print("acceptance at position 1, 2, ..: " + _list(held_out.acceptance_per_position), flush=True)
+
+
+def _print_decoding(decoding: RealDecoding) -> None:
+    plain, speculative = decoding.plain, decoding.speculative
+    print(
+        f"decoding: {decoding.prompts} prompts, {plain.tok_s:.1f} tok/s alone, {speculative.tok_s:.1f} with the "
+        f"drafter: x{decoding.speed_up:.2f}, accept length {decoding.accept_len:.3f}",
+        flush=True,
+    )
+    print("acceptance at position 1, 2, ..: " + _list(decoding.acceptance_per_position), flush=True)
+    near = sum(d.near_tie for d in decoding.differences)
+    answer = "equal token for token" if decoding.equal else f"{len(decoding.differences)} differ, {near} at a near tie"
+    print(f"answers with and without the drafter: {answer}", flush=True)
+
+
+def _list(parts: tuple[float, ...]) -> str:
+    return " ".join(f"{part:.3f}" for part in parts)

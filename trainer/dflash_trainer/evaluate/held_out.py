@@ -1,0 +1,123 @@
+"""Accept length and acceptance per position on held-out text, all blocks of a batch drafted at once."""
+
+# Shape letters: B rows, S tokens, N blocks, W predicted slots (block size - 1).
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dflash_trainer.data.arrow import ArrowSamples
+from dflash_trainer.data.batches import Batch, read_batch
+from dflash_trainer.data.plan import BatchPlan
+from dflash_trainer.errors import InputError
+from dflash_trainer.model.anchors import draw_anchors
+from dflash_trainer.objective.head import HeadProducts, head_loss
+from dflash_trainer.objective.loss import block_inputs, block_labels, weight_rule
+from dflash_trainer.pipeline.drafter_worker import without_bad_rows
+from dflash_trainer.pipeline.numbers import seed_for
+from dflash_trainer.progress import Progress
+from dflash_trainer.target import Target
+from dflash_trainer.warmup import DrafterSite
+
+if TYPE_CHECKING:
+    from dflash_trainer.config import Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """What a server would call acceptance, judged by the text itself."""
+
+    samples: int
+    blocks: int
+    loss: float
+    accept_len: float
+    """1 + leading right slots of a block, mean over blocks; a slot past the answer's end counts as wrong."""
+    acceptance_per_position: tuple[float, ...]
+    """Part of the blocks whose slots 1..k are all right, for each k, where slot k is part of an answer."""
+    accuracy_per_position: tuple[float, ...]
+    """Part of the right tokens at slot k, whatever came before."""
+
+
+def measure_held_out(config: Config, target: Target, site: DrafterSite, head: HeadProducts) -> HeldOut:
+    """Draft blocks all over data.eval_path's first evaluation.samples samples, always the same blocks."""
+    if not config.data.eval_path:
+        raise InputError("data.eval_path is empty", "name a held-out dataset that prepare made")
+    samples = ArrowSamples.open(Path(config.data.eval_path))
+    plan = BatchPlan(samples.lengths[: config.evaluation.samples], config.data, shuffle=False)
+    sums = _Sums(site.drafter.shape.block_size - 1, site.device)
+    with Progress("held-out", plan.batches_per_epoch) as progress:
+        for number in range(plan.batches_per_epoch):
+            planned = plan.batch(number)
+            rows = config.data.batch_size(planned.bucket)
+            batch = read_batch(samples, planned, rows=rows, vocab_size=target.shape.vocab_size)
+            _measure_batch(config, target, site, head, batch, sums)
+            progress.advance(1)
+    return sums.result(min(len(samples), config.evaluation.samples))
+
+
+class _Sums:
+    """Counts over batches, kept on the device."""
+
+    def __init__(self, slots: int, device: torch.device) -> None:
+        self.loss, self.weight, self.blocks, self.accepted = torch.zeros(4, dtype=torch.float64, device=device)
+        self.right, self.leading, self.judged = torch.zeros(3, slots, dtype=torch.float64, device=device)
+
+    def add(self, *, loss: Tensor, weight: Tensor, correct_NW: Tensor, supervised_NW: Tensor, valid_N: Tensor) -> None:
+        leading_NW = correct_NW.long().cumprod(-1)
+        self.loss += loss
+        self.weight += weight
+        self.blocks += valid_N.sum()
+        self.accepted += ((leading_NW.sum(-1) + 1) * valid_N).sum()
+        self.right += correct_NW.sum(0)
+        self.leading += leading_NW.sum(0)
+        self.judged += supervised_NW.sum(0)
+
+    def result(self, samples: int) -> HeldOut:
+        judged = self.judged.clamp(min=1)
+        return HeldOut(
+            samples=samples,
+            blocks=int(self.blocks),
+            loss=float(self.loss / self.weight.clamp(min=1e-12)),
+            accept_len=float(self.accepted / self.blocks.clamp(min=1)),
+            acceptance_per_position=tuple((self.leading / judged).tolist()),
+            accuracy_per_position=tuple((self.right / judged).tolist()),
+        )
+
+
+@torch.no_grad()
+def _measure_batch(
+    config: Config, target: Target, site: DrafterSite, head: HeadProducts, batch: Batch, sums: _Sums
+) -> None:
+    objective, shape = config.objective, site.drafter.shape
+    block, device = shape.block_size, site.device
+    states_BSX = target.capture(batch.input_ids_BS.to(target.device), batch.lengths_B).to(device)
+    ids_BS = batch.input_ids_BS.to(device)
+    mask_BS, _ = without_bad_rows(states_BSX, batch.loss_mask_BS.to(device))
+    generator = torch.Generator(device).manual_seed(seed_for(config.runtime.seed, 2, batch.planned.number))
+    anchors_BN, valid_BN = draw_anchors(mask_BS, objective.num_anchors, generator)
+    ids_BQ = block_inputs(ids_BS, anchors_BN, valid_BN, block=block, mask_token=shape.mask_token_id)
+    hidden = site.drafter(functional.embedding(ids_BQ, site.embed), states_BSX, anchors_BN, valid_BN)
+    labels_BNW, supervised_BNW = block_labels(ids_BS, mask_BS, anchors_BN, valid_BN, block=block)
+    supervised_NW = supervised_BNW.flatten(0, 1)
+    result = head_loss(
+        hidden.flatten(0, 1),
+        labels_BNW.flatten(),
+        supervised_NW.flatten(),
+        head,
+        weight_rule(objective, block),
+        slots=block - 1,
+        chunk=objective.head_chunk,
+    )
+    sums.add(
+        loss=result.total,
+        weight=(supervised_NW if objective.kind == "dpace" else result.weights).sum(),
+        correct_NW=result.correct,
+        supervised_NW=supervised_NW,
+        valid_N=valid_BN.flatten(),
+    )
