@@ -9,7 +9,8 @@ author: dflash-ansible contributors
 description:
   - Logs in to the Proxmox host as the builtin ssh connection does, and runs everything as root inside container
     O(pct_vmid) through C(pct exec), or C(lxc-attach).
-  - One C(pct) call serves a whole task, with all the commands and files that the task needs.
+  - One C(pct) call serves a whole task, with all the commands and files that the task needs, and the tasks that
+    follow it within O(pct_persist) seconds.
   - Commands start from a fixed environment; no variable of the host or of the login comes along.
   - Files are copied with a checksum, under a temporary name and then renamed, a piece at a time. They belong to root
     of the container, unprivileged or not; a file that is replaced keeps its owner and mode.
@@ -49,6 +50,16 @@ options:
     default: 30
     vars:
       - name: pct_timeout
+  pct_persist:
+    description:
+      - Seconds for which the way into the container stays open after a task, so that the next one needs no C(pct)
+        call of its own; what ControlPersist is for logins. It is kept by a small process of this user, behind a
+        socket in O(control_path_dir).
+      - V(0) ends it with each task, which then costs one C(pct) call.
+    type: float
+    default: 60
+    vars:
+      - name: pct_persist
 extends_documentation_fragment:
   - pct_ssh
 notes:
@@ -67,6 +78,7 @@ all:
       pct_vmid: 200
 """
 
+import hashlib
 import os
 import shlex
 import time
@@ -78,6 +90,7 @@ import ansible.module_utils
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
 from ansible.plugins.connection import ssh
 from ansible.utils.display import Display
+from ansible.utils.path import makedirs_safe, unfrackpath
 
 # ansible extends this path for modules only; the same folder serves here, so there is one copy of everything
 _OURS = str(Path(__file__).resolve().parents[1] / "module_utils")
@@ -102,6 +115,10 @@ from ansible.module_utils.dflash_ops.pct_failures import (
     last_line,
 )
 
+WAY = (
+    "host", "port", "remote_user", "pct_vmid", "pct_method", "pct_executable", "pct_sudo",
+    "private_key_file", "ssh_executable", "ssh_args", "ssh_common_args", "ssh_extra_args", "host_key_checking",
+)
 display = Display()
 T = TypeVar("T")
 
@@ -152,12 +169,21 @@ class Connection(ssh.Connection):
         self._copy(lambda channel: channel.get(in_path, Path(out_path)))
 
     def reset(self) -> None:
-        """Forget the container and the login."""
+        """Forget the way into the container, also one that an earlier task left, and the login."""
+        self._settle()
+        if self._channel is None:
+            self._channel = Channel.borrow(self._meeting_place(), timeout_s=1)
+        if self._channel:
+            self._channel.busy = True  # never lent again
         self._close_channel()
         super().reset()
 
     def close(self) -> None:
-        """End what this task started in the container."""
+        """Leave the way into the container to the next task, or end it."""
+        idle_s = float(self.get_option("pct_persist")) if self._channel else 0
+        if self._channel and idle_s > 0:
+            self._channel.close(leave_at=self._meeting_place(), idle_s=idle_s)
+            self._channel = None
         self._close_channel()
         super().close()
 
@@ -216,10 +242,7 @@ class Connection(ssh.Connection):
 
     def _open_channel(self) -> Channel:
         """Return the channel of this task, opened anew when there is none or the options name another way."""
-        way = tuple(
-            self.get_option(name)
-            for name in ("host", "port", "remote_user", "pct_vmid", "pct_method", "pct_executable", "pct_sudo")
-        )
+        way = self._way()
         if self._channel and self._channel_way == way:
             return self._channel
         self._close_channel()
@@ -236,8 +259,22 @@ class Connection(ssh.Connection):
                 time.sleep(min(2**attempt - 1, 30))
         raise AssertionError("the loop above returns or raises")
 
+    def _way(self) -> tuple[Any, ...]:
+        """Return the options that decide where a channel leads and as whom."""
+        return tuple(self.get_option(name) for name in WAY)
+
+    def _meeting_place(self) -> Path:
+        """Return the socket at which tasks of this user that go the same way find the open channel."""
+        folder = unfrackpath(self.get_option("control_path_dir"))
+        makedirs_safe(folder, 0o700)
+        return Path(folder) / f"pct-{hashlib.sha256(repr(self._way()).encode()).hexdigest()[:16]}"
+
     def _start_channel(self) -> Channel:
         place, limit = self._place(), float(self.get_option("pct_timeout"))
+        if float(self.get_option("pct_persist")) > 0:
+            borrowed = Channel.borrow(self._meeting_place(), timeout_s=limit)
+            if borrowed:
+                return borrowed
         try:
             return self._launch(limit)
         except ChannelSilent:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -36,18 +37,15 @@ def lab() -> Iterator[Lab]:
         lab.up(gpu_count=2)
         yield lab
     finally:
-        close_logins()
+        close_logins(Path(os.environ["ANSIBLE_SSH_CONTROL_PATH_DIR"]))
         (lab.down if os.environ.get("DFLASH_LAB_KEEP") else lab.purge)()
 
 
-def close_logins() -> None:
-    """End the ssh masters that the tests left in the background."""
-    folder = Path(os.environ["ANSIBLE_SSH_CONTROL_PATH_DIR"])
-    for socket in folder.iterdir() if folder.exists() else ():
+def close_logins(folder: Path) -> None:
+    """End the ssh masters that tests left in the background; the ways into containers end with them."""
+    for socket in folder.glob("[!p]*"):
         subprocess.run(["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "lab"], capture_output=True, check=False)
-        socket.unlink(missing_ok=True)
-    if folder.exists():
-        folder.rmdir()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -79,7 +77,7 @@ def connect(login: dict[str, Any]) -> Iterator[Connect]:
         context = PlayContext()
         context.remote_addr = variables["ansible_host"]
         connection = connection_loader.get("pct", context)
-        connection.set_options(var_options=variables | {"inventory_hostname": "trainer"})
+        connection.set_options(var_options={"pct_persist": 0, "inventory_hostname": "trainer"} | variables)
         opened.append(connection)
         return connection
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from conftest import close_logins
 from dflash_lab import host
 from dflash_lab.lab import Lab
 
@@ -38,17 +40,101 @@ TASKS = """
 """
 
 
-def test_a_task_costs_one_pct_call_and_a_play_one_login(lab: Lab, play: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("persist", "wanted"), [(0, 8), (60, 1)])
+def test_a_task_costs_one_pct_call_at_most_and_a_play_one_login(
+    lab: Lab, play: Any, tmp_path: Path, persist: int, wanted: int
+) -> None:
     (tmp_path / "template.j2").write_text("{{ inventory_hostname }}\n", encoding="utf-8")
     (tmp_path / "script.sh").write_text("#!/bin/sh\necho hi\n", encoding="utf-8")
     calls, logins = len(lab.pct_calls()), lab.logins()
-    done = play(TASKS, env={"ANSIBLE_SSH_CONTROL_PATH_DIR": str(tmp_path / "cp")})
+    done = play(TASKS, env={"ANSIBLE_SSH_CONTROL_PATH_DIR": str(tmp_path / "cp")}, pct_persist=persist)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "failed=0" in done.stdout
-    assert len(lab.pct_calls()) - calls == 8
+    assert len(lab.pct_calls()) - calls == wanted
     assert lab.logins() - logins == 1
-    subprocess.run(["ssh", "-o", f"ControlPath={next((tmp_path / 'cp').iterdir())}", "-O", "exit", "x"], check=False,
-                   capture_output=True)
+    close_logins(tmp_path / "cp")
+
+
+# ---- the way that stays open -----------------------------------------------------------------------------------
+
+
+def sockets(folder: Path) -> list[Path]:
+    """Return where open ways wait."""
+    return list(folder.glob("pct-*"))
+
+
+def until(condition: Any, seconds: float = 20) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.05)
+
+
+def test_the_next_task_takes_the_open_way_and_an_idle_one_ends(lab: Lab, connect: Any, tmp_path: Path) -> None:
+    options = {"pct_persist": 2, "ansible_control_path_dir": str(tmp_path)}
+    seen = set()
+    calls = len(lab.pct_calls())
+    for _ in range(3):
+        connection = connect(**options)
+        seen.add(connection.exec_command("echo $PPID")[1])
+        connection.close()
+    assert len(seen) == 1
+    assert len(lab.pct_calls()) - calls == 1
+    agent = seen.pop().decode().strip()
+    until(lambda: not sockets(tmp_path))
+    until(lambda: lab.inside(200, "test", "-d", f"/proc/{agent}", check=False).returncode != 0)
+
+
+def test_two_at_once_do_not_share(connect: Any, tmp_path: Path) -> None:
+    options = {"pct_persist": 5, "ansible_control_path_dir": str(tmp_path)}
+    first, second = connect(**options), connect(**options)
+    first.exec_command("true")
+    first.close()
+    first = connect(**options)
+    agents = [connection.exec_command("echo $PPID")[1] for connection in (first, second)]
+    assert agents[0] != agents[1]
+
+
+def test_a_way_in_use_by_a_task_that_dies_is_not_lent_again(lab: Lab, connect: Any, tmp_path: Path) -> None:
+    options = {"pct_persist": 30, "ansible_control_path_dir": str(tmp_path)}
+    connection = connect(**options)
+    connection.exec_command("true")
+    connection.close()
+    child = os.fork()
+    if child == 0:
+        connect(**options).exec_command("touch /run/began; sleep 300")
+        os._exit(0)
+    until(lambda: lab.inside(200, "test", "-e", "/run/began", check=False).returncode == 0)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    until(lambda: not sockets(tmp_path))
+    assert connect(**options).exec_command("echo clean") == (0, b"clean\n", b"")
+
+
+def test_case_05_the_open_way_of_a_restarted_container_is_not_used(lab: Lab, connect: Any, tmp_path: Path) -> None:
+    options = {"pct_persist": 60, "ansible_control_path_dir": str(tmp_path), "pct_vmid": 201}
+    connection = connect(**options)
+    connection.exec_command("true")
+    connection.close()
+    lab.pct("stop", "201")
+    try:
+        with pytest.raises(AnsibleConnectionFailure, match="is not running"):
+            connect(**options).exec_command("true")
+    finally:
+        lab.pct("start", "201")
+        lab.wait_ready(201)
+    assert connect(**options).exec_command("echo new") == (0, b"new\n", b"")
+
+
+def test_reset_forgets_the_open_way(connect: Any, tmp_path: Path) -> None:
+    options = {"pct_persist": 60, "ansible_control_path_dir": str(tmp_path)}
+    connection = connect(**options)
+    before = connection.exec_command("echo $PPID")[1]
+    connection.close()
+    connect(**options).reset()
+    until(lambda: not sockets(tmp_path))
+    assert connect(**options).exec_command("echo $PPID")[1] != before
 
 
 def test_ansible_doc_shows_the_plugin(lab: Lab) -> None:

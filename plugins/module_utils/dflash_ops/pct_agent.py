@@ -263,7 +263,13 @@ def send_file(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -> 
     write_result(outgoing, sha256=digest.hexdigest())
 
 
-SERVICES = {"run": run_command, "put": receive_file, "get": send_file}
+def answer_ping(_request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -> None:
+    """Show that this agent lives."""
+    incoming.drain()
+    write_result(outgoing)
+
+
+SERVICES = {"run": run_command, "put": receive_file, "get": send_file, "ping": answer_ping}
 
 
 def serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:

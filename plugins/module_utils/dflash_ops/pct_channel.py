@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from . import pct_agent
+from . import pct_agent, pct_holder
 from .errors import OpsError
 from .pct_agent import GREETING, PIECE, read_frame, write_frame
 
@@ -54,32 +54,66 @@ class NoPython(Exception):
 
 
 class Channel:
-    """One agent in one container."""
+    """One agent in one container, started here or borrowed from a holder."""
 
-    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-        self.process = process
+    def __init__(self, to_agent: IO[bytes], from_agent: IO[bytes], errors: IO[bytes]) -> None:
+        self.to_agent = to_agent
+        self.from_agent = from_agent
         self.errors = errors
-        assert process.stdin and process.stdout
-        self.to_agent: IO[bytes] = process.stdin
-        self.from_agent: IO[bytes] = process.stdout
+        self.process: subprocess.Popen[bytes] | None = None
+        self.loan: pct_holder.Loan | None = None
+        self.busy = False
         self.last_words = ""
 
     @classmethod
     def open(cls, command: Sequence[bytes], *, timeout_s: float, **popen: Any) -> Channel:
         """Start `command` (an ssh whose remote words are AGENT_WORDS) and wait for the agent's greeting."""
         # a file, since a ControlMaster that stays in the background keeps a pipe open for good
-        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        process = subprocess.Popen(
+        errors = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by close()
+        popen.setdefault("start_new_session", True)  # it may outlive the task that starts it
+        process: subprocess.Popen[bytes] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, **popen
         )
-        channel = cls(process, errors)
+        assert process.stdin and process.stdout
+        channel = cls(process.stdin, process.stdout, errors)
+        channel.process = process
         try:
             channel.send_agent()
-            channel.await_greeting(timeout_s)
+            channel.await_greeting(process, timeout_s)
         except BaseException:
+            channel.busy = True
             channel.close()
             raise
         return channel
+
+    @classmethod
+    def borrow(cls, path: Path, *, timeout_s: float) -> Channel | None:
+        """Return the channel that an earlier task left at `path`, when it still answers."""
+        loan = pct_holder.borrow(path)
+        if loan is None:
+            return None
+        modes = ("wb", "rb", "rb")
+        channel = cls(*(os.fdopen(handle, mode, buffering=0) for handle, mode in zip(loan.handles, modes)))
+        channel.loan = loan
+        if channel.answers(timeout_s):
+            return channel
+        channel.close()
+        return None
+
+    def answers(self, timeout_s: float) -> bool:
+        """Tell whether the agent is still there, by asking it."""
+        self.busy = True
+        try:
+            write_frame(Writer(self.to_agent), b"R", b'{"service": "ping"}')
+            write_frame(Writer(self.to_agent), b"E")
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.from_agent, selectors.EVENT_READ)
+                if not selector.select(timeout_s):
+                    return False
+            self.busy = read_frame(self.from_agent)[0] != b"x"
+        except (EOFError, OSError):
+            return False
+        return not self.busy
 
     def send_agent(self) -> None:
         """Send the agent's text; a broken pipe shows as a refusal when its answer is read."""
@@ -89,7 +123,7 @@ class Channel:
         except BrokenPipeError:
             return
 
-    def await_greeting(self, timeout_s: float) -> None:
+    def await_greeting(self, process: subprocess.Popen[bytes], timeout_s: float) -> None:
         """Read up to the greeting, past whatever a login prints; raise when it does not come."""
         seen = b""
         end = time.monotonic() + timeout_s
@@ -102,7 +136,7 @@ class Channel:
                     raise ChannelSilent
                 piece = os.read(self.from_agent.fileno(), readable(seen))
                 if not piece:
-                    raise ChannelRefused(self.process.wait(), self.error_text() + seen.decode(errors="replace"))
+                    raise ChannelRefused(process.wait(), self.error_text() + seen.decode(errors="replace"))
                 seen += piece
 
     def run(self, command: str, data: bytes | None) -> tuple[int, bytes, bytes]:
@@ -161,6 +195,7 @@ class Channel:
     ) -> dict[str, Any]:
         """Send a request with its input from a thread while the answer is read here."""
         sender = Sender(self.to_agent, request, pieces, final)
+        self.busy = True
         sender.start()
         try:
             while True:
@@ -176,28 +211,46 @@ class Channel:
         if sender.error:
             self.close()
             raise sender.error
+        self.busy = False
         result: dict[str, Any] = json.loads(data)
         return result
 
     def error_text(self) -> str:
-        """Return what ssh and pct printed on stderr so far."""
-        self.errors.seek(0)
-        return self.errors.read().decode(errors="replace")
+        """Return the last of what ssh and pct printed on stderr, without moving their place in that file."""
+        size = os.fstat(self.errors.fileno()).st_size
+        return os.pread(self.errors.fileno(), 8192, max(0, size - 8192)).decode(errors="replace")
 
-    def close(self) -> None:
-        """End the agent by ending its input; an ssh that does not follow is killed."""
+    def close(self, *, leave_at: Path | None = None, idle_s: float = 0) -> None:
+        """End the agent by ending its input; or, with `leave_at`, leave it there for the next task.
+
+        A borrowed channel goes back to its holder. One in which something is under way is never kept.
+        """
         if self.errors.closed:
             return
-        for stream in (self.to_agent, self.from_agent):
+        streams = (self.to_agent, self.from_agent, self.errors)
+        kept = False
+        if self.loan:
+            self.loan.end(intact=not self.busy)
+            kept = not self.busy
+        elif leave_at and not self.busy:
+            kept = pct_holder.leave(leave_at, [stream.fileno() for stream in streams], idle_s)
+        self.last_words = self.error_text()
+        for stream in streams[:2]:
             with contextlib.suppress(OSError):
                 stream.close()
-        try:
-            self.process.wait(timeout=3)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.last_words = self.error_text()
+        if self.process and not kept:
+            end_process(self.process)
+            self.last_words = self.error_text()
         self.errors.close()
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Wait for an ssh whose input has ended; kill it when it does not follow."""
+    try:
+        process.wait(timeout=3)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 class Sender(threading.Thread):
