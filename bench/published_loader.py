@@ -1,0 +1,137 @@
+"""An exported drafter in the published package `dflash` 0.1.0: it loads, and drafts what ours drafts.
+
+    TRAINER_ENV/bin/python bench/published_loader.py [--json FILE]
+
+For a sliding and a full configuration of every target family: random weights are exported, loaded by the package
+without a missing or unexpected tensor, and both models draft blocks at many anchors, fp32 on the CPU. Run it with an
+environment that has the trainer's dependencies; the package is installed into a venv of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from peer_venv import run_beside
+
+REQUIREMENT = "dflash==0.1.0"
+LIMIT = 1e-5
+LENGTH, ANCHORS, BLOCK = 90, (1, 2, 30, 47, 80), 8
+TARGETS = ("tiny", "qwen3-tiny", "qwen3.6-tiny")
+WINDOWS = (0, 24)
+
+
+def main() -> int:
+    """Compare, print, write; 0 when equal."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    arguments = parser.parse_args()
+    run_beside(REQUIREMENT)
+
+    import torch
+    import transformers
+
+    with tempfile.TemporaryDirectory() as folder:
+        results = [compare(target, window, Path(folder)) for target in TARGETS for window in WINDOWS]
+    worst = max(result["relative_error"] for result in results)
+    ok = worst < LIMIT and all(result["dtype_kept"] for result in results)
+    report = {
+        "ok": ok,
+        "peer": REQUIREMENT,
+        "limit": LIMIT,
+        "worst_relative_error": worst,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "cases": results,
+    }
+    for result in results:
+        print(
+            f"{result['target']} window {result['window']}: {result['tensors']} tensors loaded, "
+            f"{len(ANCHORS)} blocks, relative error {result['relative_error']:.1e}"
+        )
+    print(f"worst relative error {worst:.1e}, limit {LIMIT:.0e}: {'equal' if ok else 'DIFFERENT'}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return 0 if ok else 1
+
+
+def compare(target: str, window: int, scratch: Path) -> dict[str, Any]:
+    """Export, load with the package, draft with both."""
+    import torch
+    from dflash import DFlashDraftModel
+
+    from dflash_trainer.checkpoint.tensors import write_tensors
+    from dflash_trainer.export import export_drafter
+    from dflash_trainer.model import build_drafter
+    from dflash_trainer.target_shape import locate, read_shape
+    from dflash_trainer.trained import find_trained
+
+    config = configuration(target, window)
+    ours = build_drafter(config, read_shape(locate(config.target.path)))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.05)
+    checkpoint = scratch / f"{target}-{window}"
+    checkpoint.mkdir()
+    write_tensors(checkpoint / "model.safetensors", ours.state_dict())
+    folders = {}
+    for dtype in ("float32", "bfloat16"):
+        folders[dtype] = scratch / f"{target}-{window}-{dtype}"
+        export_drafter(config, find_trained(checkpoint), folders[dtype], dtype)
+    theirs, info = DFlashDraftModel.from_pretrained(folders["float32"], output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    small = DFlashDraftModel.from_pretrained(folders["bfloat16"], dtype="auto")
+    assert (theirs.block_size, theirs.mask_token_id) == (BLOCK, config.drafter.mask_token_id)
+    assert tuple(theirs.target_layer_ids) == ours.shape.target_layer_ids
+    return {
+        "target": target,
+        "window": window,
+        "tensors": len(theirs.state_dict()),
+        "dtype_kept": all(p.dtype == torch.bfloat16 for p in small.parameters()),
+        "relative_error": relative_error(ours, theirs.eval(), generator),
+    }
+
+
+def configuration(target: str, window: int) -> Any:
+    """A drafter whose rotary base, head size and heads are its own, not the target's."""
+    from dflash_trainer.config_file import config_from_dict
+
+    drafter = {"mask_token_id": 3, "dtype": "float32", "num_layers": 3, "block_size": BLOCK, "num_captured": 3}
+    drafter |= {"sliding_window": window, "rope_theta": 3e5, "head_dim": 32, "num_heads": 4, "num_kv_heads": 2}
+    tables = {"target": {"path": f"random:{target}", "dtype": "float32"}, "drafter": drafter}
+    return config_from_dict(tables, base=Path.cwd())
+
+
+def relative_error(ours: Any, theirs: Any, generator: Any) -> float:
+    """Largest relative difference of the drafted hidden states, block by block."""
+    import torch
+    from torch.nn import functional
+
+    shape = ours.shape
+    ids = torch.randint(shape.vocab_size, (1, LENGTH), generator=generator)
+    embed = torch.randn(shape.vocab_size, shape.hidden_size, generator=generator)
+    states = torch.randn(1, LENGTH, len(shape.target_layer_ids) * shape.hidden_size, generator=generator)
+    anchors = torch.tensor([ANCHORS])
+    blocks = torch.full((len(ANCHORS), BLOCK), shape.mask_token_id)
+    blocks[:, 0] = ids[0, anchors[0]]
+    with torch.no_grad():
+        drafted = ours(functional.embedding(blocks.view(1, -1), embed), states, anchors, torch.ones_like(anchors) > 0)
+        drafted = drafted.view(len(ANCHORS), BLOCK - 1, -1)
+        errors = []
+        for number, anchor in enumerate(ANCHORS):
+            other = theirs(
+                position_ids=torch.arange(anchor + BLOCK)[None],
+                noise_embedding=functional.embedding(blocks[number : number + 1], embed),
+                target_hidden=states[:, :anchor],
+            )[0, 1:]
+            errors.append(float((drafted[number] - other).norm() / other.norm()))
+    return max(errors)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
