@@ -154,7 +154,9 @@ def test_case_61_mount_that_fills_up_keeps_the_last_good_checkpoint(tiny: TinyRu
     env = process_environment({"CHECKPOINTS": str(checkpoints), "KEPT": str(kept)})
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == ExitCode.WORKER, done.stdout + done.stderr
-    said = re.search(r"NOT written \(\[Errno 28\] No space left on device\); the last good one is step-(\d+)", done.stdout)
+    said = re.search(
+        r"NOT written \(\[Errno 28\] No space left on device\); the last good one is step-(\d+)", done.stdout
+    )
     assert said, done.stdout
     assert tiny.failure("run")["name"] == "checkpoint_failed"
     assert tiny.rows("run")[-1]["checkpoint_failures"] >= 1

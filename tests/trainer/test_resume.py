@@ -60,7 +60,7 @@ def test_case_62_each_sample_comes_once_an_epoch(tiny: TinyRun) -> None:
     per_epoch = 24
     tiny.train("run", "optimizer.max_steps=0", "optimizer.epochs=3")
     seen = Counter(sample for row in tiny.rows("run") for sample in row["samples"])
-    assert seen == {sample: 3 for sample in range(per_epoch)}
+    assert seen == dict.fromkeys(range(per_epoch), 3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

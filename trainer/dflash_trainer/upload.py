@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from dflash_trainer.checkpoint.store import INDEX
 
 _ATTEMPTS = 5
 _FIRST_DELAY = 2.0
+_LAST_DELAY = 0.5
 _CLOSE_SECONDS = 60.0
 
 
@@ -34,7 +36,7 @@ class Uploader:
         self._waiting: deque[Path] = deque(maxlen=1)
         self._changed = threading.Condition()
         self._closing = False
-        self._cut = threading.Event()
+        self._left = False
         self._thread = threading.Thread(target=self._run, name="upload", daemon=True)
         self._thread.start()
 
@@ -51,7 +53,7 @@ class Uploader:
             self._changed.notify_all()
         self._thread.join(timeout)
         if self._thread.is_alive():
-            self._cut.set()
+            self._left = True
             self._say(
                 f"upload to s3://{self.bucket} left unfinished after {timeout:.0f} s; the local checkpoint is kept"
             )
@@ -84,9 +86,17 @@ class Uploader:
             with self._changed:
                 superseded = bool(self._waiting)
             last = attempt == self._attempts or superseded
-            if last or self._cut.wait(self._first_delay * 2 ** (attempt - 1)):
+            if last or not self._pause(self._first_delay * 2 ** (attempt - 1)):
                 self._say(f"upload of {folder.name} given up; the local checkpoint is kept")
                 return
+
+    def _pause(self, delay: float) -> bool:
+        """Wait before the next attempt, shortly once the run is ending; False when the run has left."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing, timeout=delay)
+        if self._closing:
+            time.sleep(min(delay, _LAST_DELAY))
+        return not self._left
 
     def _upload(self, folder: Path) -> None:
         client = _client()

