@@ -20,11 +20,13 @@ help:
 	@echo '  make wheelhouse PROFILE=cu128   every wheel of a lock in wheelhouse/, for boxes with no internet'
 	@echo '  pieces of make test: test-unit test-checks test-trainer test-lab molecule-default molecule-proxmox'
 
-$(VENV): requirements/controller.lock tools/venv.sh
+.PHONY: $(VENV)
+$(VENV):
 	@tools/venv.sh $(VENV) requirements/controller.lock
 
-.venv-trainer: trainer/locks/cpu.lock requirements/trainer-tests.lock tools/trainer_venv.sh | $(VENV)
-	@tools/trainer_venv.sh .venv-trainer
+.PHONY: .venv-trainer
+.venv-trainer: $(VENV)
+	@$(BIN)/python tools/trainer_venv.py .venv-trainer
 
 deploy: $(VENV)
 	$(BIN)/ansible-playbook deploy.yml $(ARGS)

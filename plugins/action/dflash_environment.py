@@ -37,9 +37,11 @@ class ActionModule(DflashJob):  # type: ignore[misc]
             return result
         arguments = self.module_args(task_vars)
         if arguments.get("wheelhouse"):
-            self.push(Path(arguments["wheelhouse"]).expanduser(), f"{arguments['root'].rstrip('/')}/wheelhouse", task_vars)
+            target = f"{arguments['root'].rstrip('/')}/wheelhouse"
+            self.push(Path(arguments["wheelhouse"]).expanduser(), target, task_vars)
         arguments["start"] = True
-        return {**result, **self._execute_module(module_name=self._task.action, module_args=arguments, task_vars=task_vars)}
+        started = self._execute_module(module_name=self._task.action, module_args=arguments, task_vars=task_vars)
+        return {**result, **started}
 
     def push(self, wheelhouse: Path, target: str, task_vars: dict[str, Any]) -> None:
         """Copy the wheels that the box does not have yet, each under a temporary name first."""
@@ -54,8 +56,9 @@ class ActionModule(DflashJob):  # type: ignore[misc]
         for number, wheel in enumerate(todo, start=1):
             Display().display(f"  {task_vars.get('inventory_hostname')} | pushing {number}/{len(todo)} {wheel.name} "
                               f"({wheel.stat().st_size >> 20} MB)")
-            self._transfer_file(str(wheel), f"{target}/.{wheel.name}.part")
-            self._low_level_execute_command(f"cd {quoted} && mv -- {shlex.quote(f'.{wheel.name}.part')} {shlex.quote(wheel.name)}")
+            part = f".{wheel.name}.part"
+            self._transfer_file(str(wheel), f"{target}/{part}")
+            self._low_level_execute_command(f"cd {quoted} && mv -- {shlex.quote(part)} {shlex.quote(wheel.name)}")
 
 
 def pip_settings() -> dict[str, Any]:

@@ -9,15 +9,8 @@ description:
   - Looks whether the environment of a lock is on the box and compares it with its record, in one call.
   - With O(start=true) what is missing is built by a job that outlives the call; the action plugin of the same name
     sends what lies on the controller, starts the job and prints its lines.
+extends_documentation_fragment: [dflash_box]
 options:
-  root:
-    description: Folder of everything on the box (C(dflash_root)).
-    type: str
-    required: true
-  workspace:
-    description: Mount that holds the runs (C(dflash_workspace)).
-    type: str
-    default: ""
   profile:
     description: V(cpu), V(cu128), or V(preinstalled) for an image that brings the pinned torch.
     type: str
@@ -80,10 +73,6 @@ options:
     description: Start (or attach to) the job that makes what is missing.
     type: bool
     default: false
-  lock_token:
-    description: The operator lock to renew with this call.
-    type: str
-    default: ""
 attributes:
   check_mode:
     description: Nothing is built in check mode; what would be is reported.
@@ -91,7 +80,6 @@ attributes:
   diff_mode:
     description: What is there, and what would be.
     support: full
-author: DFlash operations
 """
 
 EXAMPLES = r"""
@@ -108,7 +96,7 @@ env_id:
   returned: always
   type: str
   sample: cpu-py311-3f2a91c04b7d
-path:
+folder:
   description: Its folder.
   returned: always
   type: str
@@ -128,6 +116,11 @@ drift:
   returned: when it drifted
   type: list
   sample: [{kind: package, path: flashinfer-0.6.1, detail: "is installed, and is in no lock"}]
+ansible_facts:
+  description: C(dflash_env) with env_id, folder and python, for the roles that follow.
+  returned: always
+  type: dict
+  sample: {dflash_env: {env_id: cpu-py311-3f2a91c04b7d}}
 losses:
   description: What is slower than it could be, in words.
   returned: always
@@ -149,19 +142,16 @@ import dataclasses
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.dflash_module import run_module
 from ansible.module_utils.dflash_ops import (
     environment,
     environment_build,  # the job's code travels with the module
     interpreters,
     jobs,
-    operator_lock,
 )
-from ansible.module_utils.dflash_ops.errors import OpsError
 from ansible.module_utils.dflash_ops.paths import Layout
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "root": {"type": "str", "required": True},
-    "workspace": {"type": "str", "default": ""},
     "profile": {"type": "str", "choices": list(environment.PROFILES), "required": True},
     "lock": {"type": "str", "default": ""},
     "lock_name": {"type": "str", "default": "lock"},
@@ -177,17 +167,16 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "prove_gpus": {"type": "bool", "default": True},
     "full": {"type": "bool", "default": False},
     "start": {"type": "bool", "default": False},
-    "lock_token": {"type": "str", "default": "", "no_log": False},
 }
 
 
-def ensure(want: dict[str, Any], *, check_mode: bool) -> dict[str, Any]:
+def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Return the module's result: how the environment stands, and the job when one was started.
 
     Raises:
         OpsError: it cannot be made as asked, or it drifted and is not to be healed.
     """
-    layout = Layout.of(want["root"], want["workspace"])
+    want = module.params
     spec = environment.Spec.of(want, layout)
     status = environment.inspect(layout, spec, full=want["full"])
     if spec.packages:
@@ -195,28 +184,17 @@ def ensure(want: dict[str, Any], *, check_mode: bool) -> dict[str, Any]:
     if status.state == "drifted" and not spec.heal:
         raise environment.refusal(status)
     result: dict[str, Any] = {
-        "env_id": status.env_id, "path": str(status.path), "state": status.state, "losses": list(status.losses),
+        "env_id": status.env_id, "folder": str(status.path), "state": status.state, "losses": list(status.losses),
         "python": str(status.path / "bin/python"), "drift": [dataclasses.asdict(one) for one in status.drift],
-        "missing_packages": list(status.missing_packages), "changed": status.needs_work and check_mode,
+        "missing_packages": list(status.missing_packages), "changed": status.needs_work and module.check_mode,
         "needs_work": status.needs_work, "diff": environment.as_diff(status, spec)}
-    if want["start"] and status.needs_work and not check_mode:
-        job = jobs.start_or_attach(layout, f"env-{status.env_id}", f"{environment_build.__name__.rpartition('.')[2]}:build",
-                                   want, title=f"build environment {status.env_id}")
+    result["ansible_facts"] = {"dflash_env": {name: result[name] for name in ("env_id", "folder", "python")}}
+    if want["start"] and status.needs_work and not module.check_mode:
+        job = jobs.start_or_attach(layout, f"env-{status.env_id}", environment_build.ENTRY, want,
+                                   title=f"build environment {status.env_id}")
         result["job"] = job.as_dict()
     return result
 
 
-def main() -> None:
-    """Translate arguments into a status and, when asked, a job."""
-    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
-    try:
-        if module.params["lock_token"]:
-            operator_lock.renew(Layout.of(module.params["root"]), module.params["lock_token"])
-        result = ensure(module.params, check_mode=module.check_mode)
-    except OpsError as error:
-        module.fail_json(msg=str(error), **error.facts)
-    module.exit_json(**result)
-
-
 if __name__ == "__main__":
-    main()
+    run_module(ARGUMENTS, act)

@@ -9,15 +9,8 @@ description:
   - Says how a job stands, waiting a moment for something new. The action plugin of the same name repeats the call and
     prints each line as it is said, until the job ends.
   - A job lives in C(jobs/<job_id>/) below the root and goes on without any connection.
+extends_documentation_fragment: [dflash_box]
 options:
-  root:
-    description: Folder of everything on the box (C(dflash_root)).
-    type: str
-    required: true
-  workspace:
-    description: Mount that holds the runs (C(dflash_workspace)).
-    type: str
-    default: ""
   job_id:
     description: Name of the job.
     type: str
@@ -35,10 +28,6 @@ options:
     type: str
     choices: [followed, stopped]
     default: followed
-  lock_token:
-    description: The operator lock to renew with this call.
-    type: str
-    default: ""
 attributes:
   check_mode:
     description: Nothing is stopped in check mode.
@@ -46,7 +35,6 @@ attributes:
   diff_mode:
     description: There is nothing to compare.
     support: none
-author: DFlash operations
 """
 
 EXAMPLES = r"""
@@ -64,38 +52,28 @@ job:
   sample: {job_id: env-3f2a91c04b7d, state: running, elapsed: 12.3, lines: ["34/71 packages, 412 MB"], offset: 210}
 """
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dflash_ops import jobs, operator_lock
-from ansible.module_utils.dflash_ops.errors import OpsError
+from ansible.module_utils.dflash_module import run_module
+from ansible.module_utils.dflash_ops import jobs
 from ansible.module_utils.dflash_ops.paths import Layout
 
-ARGUMENTS = {
-    "root": {"type": "str", "required": True},
-    "workspace": {"type": "str", "default": ""},
+ARGUMENTS: dict[str, dict[str, Any]] = {
     "job_id": {"type": "str", "required": True},
     "offset": {"type": "int", "default": 0},
     "wait": {"type": "float", "default": 0.0},
     "state": {"type": "str", "choices": ["followed", "stopped"], "default": "followed"},
-    "lock_token": {"type": "str", "default": "", "no_log": False},
 }
 
 
-def main() -> None:
-    """Translate arguments into one look at the job."""
-    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
+    """Look at the job, after ending it when asked to."""
     want = module.params
-    layout = Layout.of(want["root"], want["workspace"])
-    changed = False
-    try:
-        if want["lock_token"]:
-            operator_lock.renew(layout, want["lock_token"])
-        if want["state"] == "stopped" and not module.check_mode:
-            changed = jobs.stop_job(layout, want["job_id"])
-        job = jobs.poll(layout, want["job_id"], offset=want["offset"], wait=want["wait"])
-    except OpsError as error:
-        module.fail_json(msg=str(error), **error.facts)
-    module.exit_json(changed=changed, job=job.as_dict())
+    stopped = want["state"] == "stopped" and not module.check_mode and jobs.stop_job(layout, want["job_id"])
+    job = jobs.poll(layout, want["job_id"], offset=want["offset"], wait=want["wait"])
+    return {"changed": stopped, "job": job.as_dict()}
 
 
 if __name__ == "__main__":
-    main()
+    run_module(ARGUMENTS, act)

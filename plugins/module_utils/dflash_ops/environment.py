@@ -292,7 +292,7 @@ def summary(layout: Layout, env_id: str, *, changed: bool) -> dict[str, Any]:
     return {
         "changed": changed,
         "env_id": env_id,
-        "path": str(layout.env(env_id)),
+        "folder": str(layout.env(env_id)),
         "state": "complete",
         "python": str(layout.env(env_id) / "bin/python"),
         "packages": len(record.get("packages", [])),

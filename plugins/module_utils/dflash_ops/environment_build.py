@@ -23,6 +23,7 @@ from .jobs import Progress, plain_environment
 from .lockfile import Lock
 from .paths import Layout
 
+ENTRY = "environment_build:build"
 NO_BYTECODE = "import sys; sys.dont_write_bytecode = True\n"
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100

@@ -4,6 +4,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+WORKSPACE = Path("/workspace")
+
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
@@ -19,8 +21,10 @@ class Layout:
 
     @classmethod
     def of(cls, root: str | Path, workspace: str | Path | None = None) -> Layout:
-        """Build a layout from operator input; an empty workspace means the root."""
+        """Build a layout from operator input; an empty workspace means the root, `auto` /workspace where it is."""
         top = Path(root).expanduser().absolute()
+        if workspace == "auto":
+            workspace = WORKSPACE if WORKSPACE.is_dir() else None
         return cls(root=top, workspace=Path(workspace).expanduser().absolute() if workspace else top)
 
     @property

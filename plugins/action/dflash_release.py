@@ -1,0 +1,57 @@
+"""Makes one archive of trainer/ at a commit, and pushes it when the box does not have that release."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+REPO = Path(__file__).resolve().parents[2]
+if str(REPO / "plugins/module_utils") not in sys.path:
+    sys.path.append(str(REPO / "plugins/module_utils"))
+
+from dflash_ops import checkout
+from dflash_ops.errors import OpsError
+
+
+class ActionModule(ActionBase):
+    """One remote call when the release is there."""
+
+    TRANSFERS_FILES = True
+    _supports_check_mode = True
+    _supports_async = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Snapshot the checkout, ask the box, push when needed."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        with tempfile.TemporaryDirectory(prefix="dflash-release-") as folder:
+            try:
+                made = checkout.snapshot(
+                    REPO,
+                    str(arguments.get("version") or "HEAD"),
+                    Path(folder),
+                    allow_dirty=bool(arguments.get("allow_dirty")),
+                )
+            except OpsError as error:
+                return {**result, "failed": True, "msg": str(error)}
+            arguments.update(dataclasses.asdict(made.wanted))
+            answer = self._execute_module(module_args=arguments, task_vars=task_vars)
+            if answer.get("needs_archive") and not self._task.check_mode and not answer.get("failed"):
+                answer = self.push(made.archive, arguments, task_vars)
+        return {**result, **answer}
+
+    def push(self, archive: Path, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Copy the archive into a temporary folder of the box, and let the module place it."""
+        remote = self._connection._shell.join_path(self._make_tmp_path(), archive.name)
+        try:
+            self._transfer_file(str(archive), remote)
+            self._fixup_perms2((self._connection._shell.tmpdir, remote))
+            arguments = {**arguments, "archive": remote}
+            return dict(self._execute_module(module_args=arguments, task_vars=task_vars))
+        finally:
+            self._remove_tmp_path(self._connection._shell.tmpdir)

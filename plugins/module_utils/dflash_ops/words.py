@@ -1,0 +1,168 @@
+"""Judge what the operator wrote, on the controller, before any box is touched. Never looks at a machine's state."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import runs, tmux
+from .environment import PROFILES
+from .errors import OpsError
+from .sources import without_password
+
+OVERRIDE = re.compile(r"[a-z_]+\.[a-z_0-9]+=.+", re.DOTALL)
+PYTHON_VERSION = re.compile(r"3\.\d{1,2}")
+AUTO = "auto"
+
+
+def problems(words: Mapping[str, Any], repo: Path) -> list[str]:
+    """Return one sentence for each word that cannot work: variable, value, reason, remedy."""
+    checks: dict[str, Callable[[Any], Iterable[str]]] = {
+        "dflash_root": root_problems,
+        "dflash_workspace": workspace_problems,
+        "dflash_profile": profile_problems,
+        "dflash_config": lambda value: config_problems(value, repo),
+        "dflash_overrides": override_problems,
+        "python_env_python": python_problems,
+        "python_env_index_urls": index_problems,
+        "python_env_find_links": find_links_problems,
+        "python_env_wheelhouse": wheelhouse_problems,
+        "training_run_label": lambda value: raised(runs.normalise_label, value),
+        "training_run_session": lambda value: raised(tmux.check_name, value),
+    }
+    found = [
+        text if text.startswith(name) else f"{name}={value!r}: {text}"
+        for name, value in words.items()
+        if name in checks
+        for text in checks[name](value)
+    ]
+    return [without_password(text) for text in found]
+
+
+def raised(check: Callable[[str], Any], value: Any) -> list[str]:
+    """Return what a check of another file says."""
+    try:
+        check(str(value))
+    except OpsError as error:
+        return [str(error)]
+    return []
+
+
+def path_problems(value: Any) -> list[str]:
+    if not isinstance(value, str) or not value.strip():
+        return ["is empty; give an absolute path"]
+    if "\0" in value or "\n" in value:
+        return ["has a line break; give an absolute path"]
+    if not value.startswith(("/", "~")):
+        return ["is not absolute; begin it with / or ~"]
+    return []
+
+
+def root_problems(value: Any) -> list[str]:
+    found = path_problems(value)
+    if not found and len(Path(os.path.normpath(value)).parts) < 2:
+        found = ["is the whole file system; give a folder of its own, as /opt/dflash"]
+    return found
+
+
+def workspace_problems(value: Any) -> list[str]:
+    return [] if value in ("", AUTO, None) else path_problems(value)
+
+
+def profile_problems(value: Any) -> list[str]:
+    if value not in PROFILES:
+        return [f"is unknown; choose one of {', '.join(PROFILES)}"]
+    return []
+
+
+def config_problems(value: Any, repo: Path) -> list[str]:
+    """Want the name of a TOML file below trainer/configs."""
+    configs = repo / "trainer/configs"
+    known = ", ".join(sorted(str(path.relative_to(configs)) for path in configs.rglob("*.toml"))) or "none"
+    if not isinstance(value, str) or not value:
+        return [f"is empty; choose a file below trainer/configs: {known}"]
+    path = (configs / value).resolve()
+    if not path.is_relative_to(configs.resolve()):
+        return ["lies outside trainer/configs, so it would not be part of the release; put it there"]
+    if path.is_dir():
+        return ["is a folder; give a .toml file in it"]
+    if not path.is_file():
+        return [f"is not there; choose a file below trainer/configs: {known}"]
+    return []
+
+
+def override_problems(value: Any) -> list[str]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return ["is not a list; write ['section.key=value']"]
+    return [f"{one!r} is not section.key=value" for one in value if not OVERRIDE.fullmatch(str(one))]
+
+
+def python_problems(value: Any) -> list[str]:
+    text = str(value or "")
+    if not text or text.startswith("/") or PYTHON_VERSION.fullmatch(text):
+        return []
+    return ["is neither a version as 3.12 nor an absolute path; give one of them, or leave it empty"]
+
+
+def index_problems(value: Any) -> list[str]:
+    if not isinstance(value, Mapping):
+        return ["is not a mapping of default, uv or a package to a URL; write {default: https://mirror.example/simple}"]
+    found = []
+    for name, url in value.items():
+        parts = urllib.parse.urlsplit(str(url))
+        if url != "none" and not ((parts.scheme in ("http", "https") and parts.hostname) or parts.scheme == "file"):
+            found.append(f"entry {name} is no http, https or file URL and not `none`; correct it")
+    return found
+
+
+def find_links_problems(value: Any) -> list[str]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return ["is not a list; write ['/path/to/wheels']"]
+    return [f"{one!r} {text}" for one in value for text in path_problems(one)]
+
+
+def wheelhouse_problems(value: Any) -> list[str]:
+    if not value:
+        return []
+    path = Path(str(value)).expanduser()
+    if path.is_file():
+        return ["is a file on the controller; give a folder of wheels (`make wheelhouse` makes one)"]
+    if not path.is_dir():
+        return ["is no folder on the controller; make one with `make wheelhouse`"]
+    if not any(path.glob("*.whl")):
+        return ["holds no wheel; make one with `make wheelhouse`"]
+    return []
+
+
+def training_needs(config: str, overrides: Sequence[str], repo: Path) -> dict[str, Any]:
+    """Return what the configuration needs (workers, GPUs, paths), read by the trainer's own code without torch.
+
+    Raises:
+        OpsError: the configuration is wrong; with the trainer's words.
+    """
+    path = repo / "trainer/configs" / config
+    command = [sys.executable, "-m", "dflash_trainer", "config", "--json", "--config", str(path)]
+    command += [word for one in overrides for word in ("--set", str(one))]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=repo / "trainer",
+        env={**os.environ, "PYTHONPATH": str(repo / "trainer"), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise OpsError(
+            f"dflash_config={config}{' with dflash_overrides' if overrides else ''}: {said[0]}",
+            remedy=f"correct trainer/configs/{config} or dflash_overrides",
+        )
+    needs: dict[str, Any] = json.loads(done.stdout)["needs"]
+    return needs

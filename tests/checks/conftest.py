@@ -1,0 +1,13 @@
+"""The checks read the repository's own files, and its modules as Ansible imports them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import ansible.module_utils
+
+REPO = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "plugins/module_utils"))
+sys.path.insert(0, str(REPO / "tools"))
+ansible.module_utils.__path__.append(str(REPO / "plugins/module_utils"))

@@ -1,0 +1,72 @@
+"""A module's documentation, its arguments and its check mode agree, for each module."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils import dflash_module
+
+REPO = Path(__file__).resolve().parents[2]
+MODULES = sorted((REPO / "plugins/modules").glob("*.py"))
+by_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"checked_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def documented(module: ModuleType, part: str) -> dict[str, Any]:
+    """Return a module's own options (or attributes) and those of the fragments it names."""
+    told = yaml.safe_load(module.DOCUMENTATION)
+    found = dict(told.get(part) or {})
+    for name in told.get("extends_documentation_fragment", []):
+        file, _, section = name.partition(".")
+        fragment = load(REPO / "plugins/doc_fragments" / f"{file}.py").ModuleDocFragment
+        text = getattr(fragment, (section or "documentation").upper())
+        found.update(yaml.safe_load(text).get(part) or {})
+    return found
+
+
+@by_module
+def test_documentation_is_the_arguments(path: Path) -> None:
+    module = load(path)
+    options = documented(module, "options")
+    arguments = {**dflash_module.COMMON, **module.ARGUMENTS}
+    assert set(options) == set(arguments)
+    for name, spec in arguments.items():
+        told = options[name]
+        assert told["type"] == spec.get("type", "str"), name
+        assert told.get("required", False) == spec.get("required", False), name
+        assert told.get("choices") == (list(spec["choices"]) if "choices" in spec else None), name
+        assert told.get("default") == spec.get("default"), name
+
+
+@by_module
+def test_examples_and_results_are_documented(path: Path) -> None:
+    module = load(path)
+    assert all(task["name"] for task in yaml.safe_load(module.EXAMPLES))
+    results = yaml.safe_load(module.RETURN).values()
+    assert all({"description", "returned", "type", "sample"} <= set(told) for told in results)
+
+
+@by_module
+def test_check_mode_is_stated_and_supported(path: Path) -> None:
+    assert documented(load(path), "attributes")["check_mode"]["support"] == "full"
+
+
+@by_module
+def test_a_module_only_translates(path: Path) -> None:
+    functions = [one for one in ast.parse(path.read_text()).body if isinstance(one, ast.FunctionDef)]
+    act = next(one for one in functions if one.name == "act")
+    assert act.end_lineno is not None
+    assert act.end_lineno - act.lineno <= 45

@@ -1,0 +1,80 @@
+"""Make the environment of tests/trainer: the CPU lock and pytest. Kept while locks and python are the same.
+
+    python tools/trainer_venv.py .venv-trainer
+
+NAME is a link to NAME-<hash>, which is made aside: whole or absent. Wheels are taken from the folders that pip and uv
+are configured with (PIP_FIND_LINKS, UV_FIND_LINKS), else from the indexes of the lock.
+"""
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO / "plugins/module_utils"))
+
+from dflash_ops import interpreters, lockfile, sources  # noqa: E402
+from dflash_ops.errors import OpsError  # noqa: E402
+
+LOCKS = (REPO / "trainer/locks/cpu.lock", REPO / "requirements/trainer-tests.lock")
+WHOLE = "made-from.lock"
+
+
+def folders_of_pip() -> tuple[Path, ...]:
+    """Return the folders of wheels that this machine is configured with."""
+    words = f"{os.environ.get('PIP_FIND_LINKS', '')} {os.environ.get('UV_FIND_LINKS', '').replace(',', ' ')}".split()
+    return tuple(Path(word) for word in dict.fromkeys(words) if Path(word).is_dir())
+
+
+def install(target: Path, python: interpreters.Interpreter) -> None:
+    """Fill `target` from both locks."""
+    uv = str(Path(sys.executable).parent / "uv")
+    environment = {**os.environ, "UV_LINK_MODE": "copy", "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never",
+                   "UV_SYSTEM_CERTS": "1"}
+    subprocess.run([uv, "venv", "--quiet", "--no-project", "--python", str(python.path), str(target)], check=True,
+                   env=environment)
+    for path in LOCKS:
+        lock = lockfile.parse(path.read_text())
+        for part in sources.plan(lock, sources.Sources({}, folders_of_pip()), python=python.short):
+            with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
+                wanted.write(sources.requirement_lines(part.pins))
+                wanted.flush()
+                subprocess.run([uv, "pip", "install", "--quiet", "--python", str(target / "bin/python"), "--no-deps",
+                                "--require-hashes", "--only-binary", ":all:", *part.options, "-r", wanted.name],
+                               check=True, env=environment)
+
+
+def main() -> None:
+    """Make it, or see that it is there."""
+    name = Path(sys.argv[1])
+    try:
+        python = interpreters.find(os.environ.get("TRAINER_PYTHON", ""), lockfile.parse(LOCKS[0].read_text()).pythons)
+    except OpsError as error:
+        sys.exit(str(error))
+    text = "".join(path.read_text() for path in LOCKS) + python.version
+    key = hashlib.sha256(text.encode()).hexdigest()[:12]
+    made = Path(f"{name}-{key}")
+    with Path(f"{name}.flock").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if not (made / WHOLE).exists():
+            shutil.rmtree(made, ignore_errors=True)
+            print(f"making {made} from cpu.lock and trainer-tests.lock with {python.path} {python.version}", flush=True)
+            install(made, python)
+            shutil.copy(LOCKS[0], made / WHOLE)
+        spare = Path(f"{name}.new")
+        spare.unlink(missing_ok=True)
+        spare.symlink_to(made)
+        os.replace(spare, name)
+        for old in Path().glob(f"{name}-{'?' * 12}"):
+            if old != made:
+                shutil.rmtree(old, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
