@@ -63,7 +63,6 @@ def compare(target: str, window: int, scratch: Path) -> dict[str, Any]:
     """Export, load with the package, draft with both."""
     import torch
     from dflash import DFlashDraftModel
-
     from dflash_trainer.checkpoint.tensors import write_tensors
     from dflash_trainer.export import export_drafter
     from dflash_trainer.model import build_drafter

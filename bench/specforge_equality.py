@@ -98,7 +98,6 @@ def compare(case: Case) -> dict[str, Any]:
 def make_batch() -> dict[str, Any]:
     """Random weights, states and ids; rows with few answer tokens leave anchor slots masked."""
     import torch
-
     from dflash_trainer.model.anchors import draw_anchors
     from dflash_trainer.model.build import initialise
     from dflash_trainer.model.drafter import Drafter
@@ -180,11 +179,10 @@ def our_sum(case: Case, batch: dict[str, Any]) -> tuple[float, dict[str, Any]]:
 def their_sum(case: Case, batch: dict[str, Any]) -> tuple[float, dict[str, Any]]:
     """The same of SpecForge's model, which gets our anchors instead of drawing its own."""
     import torch
+    from dflash_trainer.export.config_json import config_json
     from specforge.algorithms.common.dflash_family_model import OnlineDFlashModel
     from specforge.modeling.draft.dflash import DFlashDraftModel
     from transformers.models.qwen3.modeling_qwen3 import Qwen3Config
-
-    from dflash_trainer.export.config_json import config_json
 
     shape = batch["drafter"].shape
     values = config_json(shape, "float32")
