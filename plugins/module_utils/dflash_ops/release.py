@@ -132,7 +132,12 @@ def place(layout: Layout, wanted: Wanted, archive: Path) -> None:
             )
         files.write_json(
             aside / RECORD_NAME,
-            {**dataclasses.asdict(wanted), "placed_at": time.time(), "files": file_hashes(aside / "trainer")},
+            {
+                **dataclasses.asdict(wanted),
+                "dirty": "+dirty" in wanted.release_id,
+                "placed_at": time.time(),
+                "files": file_hashes(aside / "trainer"),
+            },
         )
         if target.exists():
             exchange(aside, target)
