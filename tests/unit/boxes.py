@@ -33,7 +33,7 @@ class Box:
         folder = self.layout.env(env_id)
         venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
         (folder / "env.json").write_text(
-            json.dumps({"env_id": env_id, "lock_sha256": "0" * 64, "packages": {"a": "1"}})
+            json.dumps({"env_id": env_id, "lock_sha256": "0" * 64, "packages": [{"name": "a", "version": "1"}]})
         )
 
     def add_release(self, release_id: str) -> None:

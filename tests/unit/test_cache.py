@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, until
-from dflash_ops import cache, cache_archive, files, gpus, jobs, trainer_command
+from dflash_ops import cache, cache_archive, cache_job, files, gpus, jobs, trainer_command
 from dflash_ops.cache import Place
 from dflash_ops.errors import OpsError
 from dflash_ops.gpus import Gpu, Survey
@@ -190,23 +190,7 @@ def test_two_prewarms_at_once_one_works_the_other_finds_it_warm(box: Box) -> Non
     where = place(box, selection)
 
     def start(name: str) -> None:
-        jobs.start_or_attach(
-            box.layout,
-            name,
-            "cache:job",
-            {
-                "root": str(box.layout.root),
-                "workspace": "",
-                "place": where.__dict__,
-                "selection": {
-                    "env_id": "e1",
-                    "release_id": "r1",
-                    "config": "demo.toml",
-                    "overrides": ["test.compile=0.3"],
-                    "extra": [],
-                },
-            },
-        )
+        jobs.start_or_attach(box.layout, name, "cache_job:job", cache_job.arguments(box.layout, selection, where))
 
     start("one")
     until(lambda: any("starting" in line for line in jobs.poll(box.layout, "one").lines))

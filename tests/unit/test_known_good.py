@@ -66,7 +66,7 @@ def test_rollback_goes_to_the_last_known_good_and_marks_the_bad_one(box: Box) ->
     plan = known_good.plan_rollback(box.layout)
     assert plan["entry"]["run_id"] == good.run_id
     assert plan["bad"] == [bad.run_id]
-    known_good.mark_bad(box.layout, plan["bad"])
+    known_good.mark(box.layout, bad=plan["bad"])
     with pytest.raises(OpsError, match="marked bad"):
         promote(box, bad)
 
@@ -77,7 +77,7 @@ def test_case_40_rollback_twice_goes_one_further_and_then_stays(box: Box) -> Non
     promote(box, newer)
     first = known_good.plan_rollback(box.layout)
     assert first["entry"]["run_id"] == oldest.run_id
-    known_good.mark_bad(box.layout, first["bad"])
+    known_good.mark(box.layout, bad=first["bad"])
     again = box.launch(origin={"rollback_to": oldest.run_id})
     until(lambda: metrics.read_metrics(again.metrics))
     second = known_good.plan_rollback(box.layout)
@@ -91,7 +91,7 @@ def test_bad_run_is_only_chosen_by_name(box: Box) -> None:
     good, bad = trained(box), trained(box)
     promote(box, good)
     promote(box, bad)
-    known_good.mark_bad(box.layout, [bad.run_id])
+    known_good.mark(box.layout, bad=[bad.run_id])
     assert known_good.plan_rollback(box.layout)["entry"]["run_id"] == good.run_id
     assert known_good.plan_rollback(box.layout, bad.run_id)["entry"]["run_id"] == bad.run_id
 

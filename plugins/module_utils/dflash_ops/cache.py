@@ -182,19 +182,6 @@ def damaged(folder: Path, listed: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def job(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """Entry of the detached prewarm."""
-    layout = Layout.of(arguments["root"], arguments["workspace"])
-    selection = Selection(
-        **{
-            **arguments["selection"],
-            "overrides": tuple(arguments["selection"]["overrides"]),
-            "extra": tuple(tuple(pair) for pair in arguments["selection"]["extra"]),
-        }
-    )
-    return prewarm(layout, selection, Place(**arguments["place"]), progress, wipe=bool(arguments.get("wipe")))
-
-
 def prewarm(
     layout: Layout, selection: Selection, where: Place, progress: Progress, *, wipe: bool = False
 ) -> dict[str, Any]:
@@ -295,12 +282,12 @@ def _make(
         proof, filled = first, None
     else:
         progress.say(
-            f"compiled in {first['seconds']:.1f} s ({first['misses']} misses); a second process now has to find all of it"
+            f"compiled in {first['seconds']:.1f} s ({first['misses']} misses); a second process has to find all of it"
         )
         proof, filled = warm_up(layout, selection, folder, progress, name="proof"), first
     if proof["misses"]:
         raise OpsError(
-            f"cache {where.cache_id} is not warm: a second process still had {proof['misses']} misses ({_counters(proof)}).",
+            f"cache {where.cache_id} is not warm: a second process had {proof['misses']} misses ({_counters(proof)}).",
             remedy="look for `Bypassing FX Graph Cache` in the job's log; the shapes must not depend on the process",
         )
     record = _record(layout, selection, where, folder, proof=proof, filled=filled, cold=cold_before)
@@ -419,8 +406,8 @@ def refuse_beside_a_run(layout: Layout, now: Look, *, wipe: bool) -> None:
     if wipe:
         raise OpsError(
             f"compile_cache_wipe is true while run {run_id} lives and uses the cache.",
-            remedy="stop it first. A wipe is rarely needed: entries are addressed by content, so a changed torch, code or "
-            "shape never reads a stale one, and damaged files are found and made again by themselves",
+            remedy="stop it first. A wipe is rarely needed: entries are addressed by content, so a changed torch, code "
+            "or shape never reads a stale one, and damaged files are found and made again by themselves",
         )
     raise OpsError(
         f"the compile cache is {now.state} ({now.reason}), and run {run_id} lives on the same devices.",

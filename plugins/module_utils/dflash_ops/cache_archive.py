@@ -31,8 +31,15 @@ def note_of(archive: Path) -> Path:
     return archive.with_name(archive.name + ".json")
 
 
+def packable(layout: Layout, where: Place) -> bool:
+    """Tell whether the cache is proved and whole and holds anything."""
+    return cache.look(layout, where).warm and cache.has_files(layout.cache(where.cache_id))
+
+
 def current(layout: Layout, where: Place) -> bool:
-    """Tell whether an archive holds what the cache holds now."""
+    """Tell whether an archive holds what the cache holds now; an empty cache needs none."""
+    if not cache.has_files(layout.cache(where.cache_id)):
+        return True
     archive = find(layout, where.cache_id)
     note = files.read_json(note_of(archive)) if archive else None
     record = cache.read_record(layout.cache(where.cache_id))

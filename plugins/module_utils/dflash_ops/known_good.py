@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from . import compare, files, runs, status
@@ -16,6 +17,8 @@ KEPT_KEYS = (
     "release_id",
     "tree_hash",
     "cache_id",
+    "shape_id",
+    "hardware",
     "cache_state",
     "config_file",
     "overrides",
@@ -103,17 +106,10 @@ def promote(layout: Layout, entry: dict[str, Any]) -> None:
     files.write_json(layout.known_good, book)
 
 
-def mark_bad(layout: Layout, run_ids: list[str]) -> None:
-    """Mark runs so that no rollback chooses them by itself."""
+def mark(layout: Layout, *, bad: Sequence[str], good: str = "") -> None:
+    """Mark runs so that no rollback chooses them by itself; the one that was chosen now loses its mark."""
     book = read(layout)
-    book["bad"] = sorted({*book["bad"], *run_ids})
-    files.write_json(layout.known_good, book)
-
-
-def unmark(layout: Layout, run_id: str) -> None:
-    """Take the mark away: the operator chose this run by name."""
-    book = read(layout)
-    book["bad"] = [item for item in book["bad"] if item != run_id]
+    book["bad"] = sorted({*book["bad"], *bad} - {good})
     files.write_json(layout.known_good, book)
 
 

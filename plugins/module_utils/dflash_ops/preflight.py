@@ -167,11 +167,16 @@ def facts(
         "driver": found.gpus[0].driver if found.gpus else None,
         "hardware": where.hardware if where else None,
         "lock_sha256": env.get("lock_sha256"),
-        "packages": env.get("packages") or {},
+        "packages": packages_of(env),
         "tree_hash": release.get("tree_hash"),
         "commit": release.get("commit"),
-        "release_dirty": bool(release.get("dirty")),
+        "release_dirty": "+dirty" in selection.release_id,
         "cache_state": warm.state if warm else "unknown",
         "shape_id": where.shape_id if where else "",
         "trainer_folder": str(trainer_command.trainer_folder(layout, selection.release_id)),
     }
+
+
+def packages_of(env: Mapping[str, Any]) -> dict[str, str]:
+    """Return package name to version from env.json."""
+    return {str(row["name"]): str(row["version"]) for row in env.get("packages") or ()}

@@ -120,6 +120,20 @@ def chosen(layout: Layout, run_id: str = "") -> Run | None:
     return load(layout, run_id) if run_id else current(layout)
 
 
+def need(layout: Layout, run_id: str = "") -> Run:
+    """Return the run the operator named, else the current one.
+
+    Raises:
+        OpsError: there is none.
+    """
+    run = chosen(layout, run_id)
+    if run is None:
+        raise OpsError(
+            "no run is current on this box.", remedy="deploy.yml starts one; playbooks/runs.yml lists earlier ones"
+        )
+    return run
+
+
 def set_current(layout: Layout, run_id: str) -> None:
     """Point `current` at a run in one rename."""
     files.replace_link(layout.current, layout.run(run_id))

@@ -38,7 +38,8 @@ signal=null
 if (( rc > 128 )); then signal=$((rc - 128)); fi
 printf '{{"rc": %d, "signal": %s, "finished_at": %d}}\\n' "$rc" "$signal" "$(date +%s)" > "$run/.exit.json" &&
   mv "$run/.exit.json" "$run/exit.json"
-for _ in {{1..20}}; do kill -0 "$log_writer" 2> /dev/null || break; sleep 0.1; done   # a child may hold the pipe for ever
+# Let the log's writer end, but not for ever: a child may hold the pipe.
+for _ in {{1..20}}; do kill -0 "$log_writer" 2> /dev/null || break; sleep 0.1; done
 if [[ $signal != null ]]; then end="signal $signal"; else end="itself with rc $rc"; fi
 echo "run {run_id} ended by $end" | tee -a "$run/train.log"
 exit "$rc"

@@ -197,6 +197,7 @@ def _of_run(layout: Layout, run: runs.Run, found: gpus.Survey, stall_seconds: fl
         "best_tok_s": pace.best,
         "expected_tok_s": expected.get("tok_s") or None,
         "tolerance": expected.get("tolerance"),
+        "steps_seen": len(rows),
         "queue_depth": last.get("queue_depth"),
         "recompiles": last.get("recompiles"),
         "skipped_batches": last.get("skipped_batches"),

@@ -1,0 +1,23 @@
+"""Follows the stop of a run with live lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.loader import action_loader
+
+DflashJob: Any = action_loader.get("dflash_job", class_only=True)
+
+
+class ActionModule(DflashJob):  # type: ignore[misc]
+    """What dflash_stop starts, told in one sentence at the end."""
+
+    def finish(self, result: dict[str, Any], job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Merge the end of the stop into the result."""
+        done: dict[str, Any] = super().finish(result, job, task_vars)
+        if not done.get("failed"):
+            step = done.get("checkpoint_step")
+            how = "was ended by force" if done.get("forced") else f"is {done.get('state')}"
+            newest = f"step {step}" if step is not None else "none"
+            done["said"] = f"run {done.get('run_id')} {how}; newest checkpoint: {newest}"
+        return done

@@ -1,0 +1,22 @@
+"""Asks for the audit of a run, prints it, writes the JSON object, and fails when something is not as recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.loader import action_loader
+
+DflashStatus: Any = action_loader.get("dflash_status", class_only=True)
+
+
+class ActionModule(DflashStatus):  # type: ignore[misc]
+    """One look; a difference is a failure, after everything was shown and written."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the audit; `failed` when it found something."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        problems = result.get("answer", {}).get("problems") or []
+        if problems and not result.get("failed"):
+            names = ", ".join(dict.fromkeys(str(item["name"]) for item in problems))
+            result.update(failed=True, msg=f"{len(problems)} differences from the record: {names}")
+        return result

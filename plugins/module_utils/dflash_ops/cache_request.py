@@ -1,0 +1,66 @@
+"""From what an operator asked of the compile cache to a job, or to the sentence that says it is warm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import cache, cache_archive, cache_job, gpus, jobs, living, trainer_command
+from .launch_request import selection_of
+from .paths import Layout
+
+
+def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
+    """Say how warm the cache is and start the job that is needed; return the module's result.
+
+    Raises:
+        OpsError: a run lives and the cache would have to change, or there is no environment or release.
+    """
+    selection = selection_of(want)
+    if check_mode and not _built(layout, want):
+        return {
+            "changed": True,
+            "state": "cold",
+            "cache_id": "",
+            "proof": {},
+            "archive": "",
+            "said": "would prewarm once environment and release are there",
+        }
+    where = cache.place(layout, selection, trainer_command.resolved(layout, selection), gpus.survey())
+    now = cache.look(layout, where)
+    packed = cache_archive.find(layout, where.cache_id)
+    pack = want["archive"] and not (now.warm and cache_archive.current(layout, where))
+    work = not now.warm or want["wipe"] or pack
+    result = {
+        "cache_id": where.cache_id,
+        "shape_id": where.shape_id,
+        "hardware": where.hardware,
+        **now.as_dict(),
+        "archive": str(packed or ""),
+        "said": f"cache {where.cache_id} is {now.state}: {now.reason}",
+        "diff": {"before": f"{where.cache_id} {now.state}\n", "after": f"{where.cache_id} warm\n"},
+    }
+    if not work:
+        return {**result, "changed": False}
+    if want["beside"] == "leave" and living.all_living(layout) and not want["wipe"]:
+        return {**result, "changed": False, "said": result["said"] + "; left alone while a run lives"}
+    if not (now.warm and not want["wipe"]):
+        cache.refuse_beside_a_run(layout, now, wipe=want["wipe"])
+    if check_mode or not want["start"]:
+        return {**result, "changed": check_mode, "said": result["said"] + "; would be warmed and proved"}
+    told = cache_job.arguments(
+        layout, selection, where, wipe=want["wipe"], archive=want["archive"], restore=want["restore"]
+    )
+    job = jobs.start_or_attach(
+        layout, where.job_id, "cache_job:job", told, title=f"warm compile cache {where.cache_id}"
+    )
+    return {**result, "job": job.as_dict()}
+
+
+def _built(layout: Layout, want: Mapping[str, Any]) -> bool:
+    return bool(
+        want["env_id"]
+        and want["release_id"]
+        and (layout.env(want["env_id"]) / "env.json").is_file()
+        and (layout.release(want["release_id"]) / "release.json").is_file()
+    )

@@ -1,0 +1,48 @@
+"""Promote: the run that proved itself, with an archive of its compile cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import cache_archive, known_good, runs
+from .cache import Place
+from .paths import Layout
+
+
+def promote(layout: Layout, run_id: str, *, operator: str, check_mode: bool) -> dict[str, Any]:
+    """Record a run as known-good; return the module's result.
+
+    Raises:
+        OpsError: it did not prove itself.
+    """
+    run = runs.need(layout, run_id)
+    before = known_good.latest(layout)
+    if known_good.promoted(layout, run.run_id):
+        return {"changed": False, "entry": before, "said": f"run {run.run_id} is the known-good one already"}
+    entry = known_good.entry_of(layout, run, by=operator, archive="")
+    if not check_mode:
+        entry["archive"] = pack(layout, run)
+        known_good.promote(layout, entry)
+    was = f"{before['run_id']}\n" if before else ""
+    return {
+        "changed": True,
+        "entry": entry,
+        "diff": {"before": was, "after": f"{run.run_id}\n"},
+        "said": f"run {run.run_id} {'would be' if check_mode else 'is'} known-good: {entry['speed']['best_tok_s']} tok/s",
+    }
+
+
+def pack(layout: Layout, run: runs.Run) -> str:
+    """Pack the run's compile cache; return the archive's path, empty when the run used none that is still proved."""
+    record = run.record
+    where = Place(
+        cache_id=str(record.get("cache_id")),
+        shape_id=str(record.get("shape_id")),
+        hardware=str(record.get("hardware")),
+        env_id=str(record.get("env_id")),
+    )
+    if not record.get("cache_id") or not cache_archive.packable(layout, where):
+        return ""
+    if not cache_archive.current(layout, where):
+        cache_archive.pack(layout, where)
+    return str(cache_archive.find(layout, where.cache_id) or "")

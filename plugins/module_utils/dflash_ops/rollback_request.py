@@ -1,0 +1,65 @@
+"""Rollback: what to go back to, and that all of it is still here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import cache, cache_archive, drift, known_good, trainer_command
+from .cache import Place
+from .errors import OpsError
+from .paths import Layout
+from .trainer_command import Selection
+
+
+def plan(layout: Layout, wanted: str) -> dict[str, Any]:
+    """Choose the target and prove that it can be launched; changes nothing.
+
+    Raises:
+        OpsError: there is nothing to go back to, or parts of it are gone or changed.
+    """
+    chosen = known_good.plan_rollback(layout, wanted)
+    entry = chosen["entry"]
+    if entry is None:
+        return {"changed": False, "target": {}, "bad": [], "said": chosen["reason"]}
+    target = target_of(layout, entry)
+    bad = ", ".join(chosen["bad"]) or "no run"
+    return {
+        "changed": True,
+        "target": target,
+        "bad": chosen["bad"],
+        "said": f"going back to {entry['run_id']} ({chosen['reason']}); {bad} will be marked bad",
+        "diff": {"before": "".join(f"{run_id}\n" for run_id in chosen["bad"]), "after": f"{entry['run_id']}\n"},
+    }
+
+
+def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a launch needs.
+
+    Raises:
+        OpsError: environment or release are gone, or are not what the record says.
+    """
+    selection = Selection.from_record(entry)
+    trainer_command.check_present(layout, selection)
+    changed = [*drift.of_environment(layout, selection.env_id), *drift.of_release(layout, selection.release_id)]
+    if changed:
+        raise OpsError(
+            f"{entry['run_id']} cannot be launched as it was: {'; '.join(changed[:10])}.",
+            remedy="heal the environment (-e python_env_heal=true) or place the release again, then roll back",
+        )
+    where = Place(str(entry.get("cache_id")), str(entry.get("shape_id")), str(entry.get("hardware")), selection.env_id)
+    archive = cache_archive.find(layout, where.cache_id)
+    expected = dict(entry.get("speed") or {}).get("best_tok_s") or 0
+    return {
+        "run_id": entry["run_id"],
+        "env_id": selection.env_id,
+        "release_id": selection.release_id,
+        "config": selection.config,
+        "overrides": list(selection.overrides),
+        "environment": dict(selection.extra),
+        "label": entry.get("label") or "rollback",
+        "session": entry.get("session") or "dflash",
+        "archive": str(archive or ""),
+        "cache_warm": cache.look(layout, where).warm,
+        "expected_tok_s": float(expected),
+    }

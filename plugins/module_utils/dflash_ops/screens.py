@@ -1,0 +1,250 @@
+"""What a person reads: the status screen, the panel after a launch, the list of runs, a comparison, a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from . import life, space
+
+MARKS = {"running": "●", "finished": "✔", "stopped": "■", "not running": "○", "unknown": "?"}
+BAD = "✘"
+
+
+def duration(seconds: float | None) -> str:
+    """Return `42 s`, `3 m 05 s`, `2 h 07 m` or `3 d 04 h`."""
+    if seconds is None:
+        return "-"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def number(value: Any, form: str = ".0f") -> str:
+    """Return a number in `form`; text as it is; a dash for nothing."""
+    if value is None:
+        return "-"
+    return f"{value:{form}}" if isinstance(value, (int, float)) else str(value)
+
+
+def rows(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return aligned `name  value` lines, without those that have no value."""
+    kept = [(name, text) for name, text in pairs if text]
+    width = max((len(name) for name, _ in kept), default=0)
+    return [f"  {name:<{width}}  {text}" for name, text in kept]
+
+
+def problem_lines(problems: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return each problem with its remedy."""
+    lines = []
+    for item in problems:
+        first, *rest = str(item["message"]).splitlines() or [""]
+        lines.append(f"  {BAD} {item['name']}: {first}")
+        lines += [f"      {text}" for text in rest]
+        if item.get("remedy"):
+            lines.append(f"      remedy: {item['remedy']}")
+    return lines
+
+
+def status_screen(answer: Mapping[str, Any]) -> list[str]:
+    """Return the status of one box on one screen."""
+    state = str(answer["state"])
+    head = f"{MARKS.get(state, BAD)} {state}: {answer.get('detail') or ''}".rstrip(": ")
+    if not answer.get("run_id"):
+        return [
+            head,
+            *rows([("gpus", gpu_text(answer.get("gpus") or ()))]),
+            *problem_lines(answer.get("problems") or ()),
+        ]
+    return [head, *rows(_status_pairs(answer)), *problem_lines(answer.get("problems") or ()), *command_lines(answer)]
+
+
+def _status_pairs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    live = answer["state"] in ("running", "stalled")
+    return [
+        ("run", f"{answer['run_id']} for {duration(answer.get('seconds'))}" + _resumed(answer)),
+        ("process", f"pid {answer['pid']}, session {answer.get('session')}" if answer.get("pid") else ""),
+        ("python", str(answer.get("python") or "")),
+        ("torch", str(answer.get("torch") or "")),
+        ("phase", str(answer.get("phase_text") or "") if live and answer.get("phase") != "training" else ""),
+        ("step", step_text(answer)),
+        ("speed", speed_text(answer)),
+        (
+            "workers",
+            f"queue {number(answer.get('queue_depth'))}, recompiles {number(answer.get('recompiles'))}, "
+            f"skipped batches {number(answer.get('skipped_batches'))}, allocator {allocator_text(answer)}"
+            if answer.get("step")
+            else "",
+        ),
+        ("checkpoint", checkpoint_text(answer.get("checkpoint"))),
+        ("gpus", gpu_text(answer.get("gpus") or ())),
+        ("disk", f"{space.human(answer['disk']['free_bytes'])} free on {answer['disk']['mount']}"),
+        (
+            "made of",
+            f"environment {answer['env_id']}, release {answer['release_id']}, cache {answer['cache_id'] or '-'}",
+        ),
+        ("last sign", f"{duration(answer.get('seconds_since_sign'))} ago" if live else ""),
+    ]
+
+
+def _resumed(answer: Mapping[str, Any]) -> str:
+    return f", goes on from {answer['resumed_from']}" if answer.get("resumed_from") else ""
+
+
+def step_text(answer: Mapping[str, Any]) -> str:
+    """Return `128/400, epoch 3, loss 3.912, accept length 1.82, lr 0.001`."""
+    if answer.get("step") is None:
+        return ""
+    total = f"/{answer['total_steps']}" if answer.get("total_steps") else ""
+    epoch = f", epoch {number(answer.get('epoch'), 'g')}" if answer.get("epoch") is not None else ""
+    return (
+        f"{answer['step']}{total}{epoch}, loss {number(answer.get('loss'), '.3f')}, "
+        f"accept length {number(answer.get('accept_len'), '.2f')}, lr {number(answer.get('lr'), '.3g')}"
+    )
+
+
+def speed_text(answer: Mapping[str, Any]) -> str:
+    """Return `812 tok/s (best 840, expected 800)`."""
+    if answer.get("tok_s") is None:
+        return ""
+    expected = f", expected {number(answer['expected_tok_s'])}" if answer.get("expected_tok_s") else ""
+    return f"{number(answer['tok_s'])} tok/s (best {number(answer.get('best_tok_s'))}{expected})"
+
+
+def allocator_text(answer: Mapping[str, Any]) -> str:
+    return {True: "flat", False: "grows", None: "-"}[answer.get("allocator_flat")]
+
+
+def checkpoint_text(value: Mapping[str, Any] | None) -> str:
+    return f"step {value['step']}, {duration(value['age_seconds'])} old, {value['kept']} kept" if value else "none yet"
+
+
+def gpu_text(gpus: Sequence[Mapping[str, Any]]) -> str:
+    """Return `0: 71/140 GiB 98 %  1: ...`."""
+    parts = [
+        f"{gpu['index']}: {number((gpu.get('used_mib') or 0) / 1024)}/{number((gpu.get('total_mib') or 0) / 1024)} GiB "
+        f"{number(gpu.get('use_percent'))} %"
+        for gpu in gpus
+    ]
+    return "  ".join(parts)
+
+
+def command_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return the exact commands for what comes next."""
+    return rows((name, str(text)) for name, text in dict(answer.get("commands") or {}).items())
+
+
+def panel(answer: Mapping[str, Any], said: life.Judgement) -> list[str]:
+    """Return the short panel that ends a launch."""
+    head = f"{MARKS.get('running') if said.ok else BAD} {answer.get('run_id')} is {said.state}: {said.message}"
+    return [
+        head,
+        *rows(
+            [
+                ("pid", str(answer.get("pid") or "-")),
+                ("step", step_text(answer)),
+                ("speed", speed_text(answer)),
+            ]
+        ),
+        *problem_lines(answer.get("problems") or ()),
+        *command_lines(answer),
+    ]
+
+
+def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines with aligned columns."""
+    widths = [max(len(row[column]) for row in [head, *body]) for column in range(len(head))]
+    return ["  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip() for row in [head, *body]]
+
+
+def runs_screen(listed: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the history."""
+    if not listed:
+        return ["○ nothing was ever launched here"]
+    head = ("RUN", "START (UTC)", "TOOK", "STEP", "BEST TOK/S", "LOSS", "STATE", "")
+    return table(
+        head,
+        [
+            (
+                row["run_id"],
+                row["started_at"],
+                duration(row["seconds"]),
+                number(row["step"]),
+                number(row["best_tok_s"]),
+                number(row["loss"], ".3f"),
+                row["state"],
+                ", ".join(row["marks"]),
+            )
+            for row in listed
+        ],
+    )
+
+
+def compare_screen(told: Mapping[str, Any]) -> list[str]:
+    """Return what differs, likeliest culprit first."""
+    speed = told["speed"]
+    head = ("", "A", "B")
+    body = [
+        (name, number(speed["a"].get(key), form), number(speed["b"].get(key), form))
+        for key, name, form in (
+            ("tok_s", "tok/s", ".0f"),
+            ("best_tok_s", "best tok/s", ".0f"),
+            ("step", "step", ".0f"),
+            ("loss", "loss", ".3f"),
+            ("accept_len", "accept length", ".2f"),
+            ("queue_depth", "queue", ".0f"),
+            ("recompiles", "recompiles", ".0f"),
+        )
+    ]
+    lines = [f"A {told['run_a']}", f"B {told['run_b']}", *table(head, body)]
+    if not told["differences"]:
+        return [*lines, "  nothing that is recorded differs: look at the box itself (load, clocks, temperature, disk)"]
+    lines.append("  what differs, likeliest culprit first:")
+    lines += [f"  {place}. {item['text']}" for place, item in enumerate(told["differences"], start=1)]
+    return [*lines, *(f"    {text}" for text in told["code"]["diff"])]
+
+
+def report_markdown(told: Mapping[str, Any]) -> list[str]:
+    """Return the report of a run as Markdown."""
+    record, status = told["record"], told["status"]
+    lines = [f"# Run {told['run_id']}", "", f"State: **{told['state']}** ({told['detail']}).", ""]
+    for name, text in (
+        ("started", f"{record.get('started_at')} by {record.get('operator') or '?'} on {record.get('host')}"),
+        (
+            "made of",
+            f"environment {record.get('env_id')}, release {record.get('release_id')}, cache {record.get('cache_id')} "
+            f"({record.get('cache_state')})",
+        ),
+        ("configuration", f"{record.get('config_file')} {' '.join(record.get('overrides') or ())}".strip()),
+        ("hardware", f"{record.get('hardware')}, driver {record.get('driver')}"),
+        ("step", step_text(status)),
+        ("speed", speed_text(status)),
+        ("went on from", str(record.get("resume_from") or "-")),
+    ):
+        lines.append(f"- {name}: {text}")
+    lines += ["", "## Course", "", "| step | loss | accept length | tok/s | lr |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {row['step']} | {number(row['loss'], '.3f')} | {number(row['accept_len'], '.2f')} | {number(row['tok_s'])} "
+        f"| {number(row['lr'], '.3g')} |"
+        for row in told["curve"]
+    ]
+    lines += ["", "## Checkpoints", ""]
+    lines += [
+        f"- step {item['step']}{': ' + item['damage'] if item['damage'] else ''}" for item in told["checkpoints"]
+    ] or ["none"]
+    lines += ["", "## Problems", "", *(problem_lines(told["problems"]) or ["none"])]
+    return [*lines, "", "## Last lines of the log", "", "```", *told["log_tail"], "```"]
+
+
+def prune_screen(plan: Mapping[str, Any], *, done: bool) -> list[str]:
+    """Return what was or would be removed, and what stays and why."""
+    total = space.human(sum(item["bytes"] for item in plan["remove"]))
+    verb = "removed" if done else "would remove"
+    lines = [f"{verb} {len(plan['remove'])} things, {total}"]
+    lines += [f"  - {item['path']} ({item['reason']}, {space.human(item['bytes'])})" for item in plan["remove"]]
+    return [*lines, *(f"  + {item['path']} stays: {item['reason']}" for item in plan["keep"])]

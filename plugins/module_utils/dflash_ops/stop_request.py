@@ -1,0 +1,42 @@
+"""From what an operator asked of stop to a job, or to the sentence that nothing lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import jobs, living, status, stop
+from .paths import Layout
+
+
+def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
+    """Start stopping what lives; return the module's result."""
+    run = stop.run_to_stop(layout, want["run"])
+    if run is None:
+        return {"changed": False, "run_id": "", "state": "not running", "said": "nothing was ever launched here"}
+    found = living.of_run(run)
+    if not found:
+        said = status.verdict(run)
+        return {
+            "changed": False,
+            "run_id": run.run_id,
+            "state": said.state,
+            "said": f"nothing runs; {run.run_id} is {said.state}: {said.detail}",
+        }
+    pids = ", ".join(str(process.pid) for process in found)
+    result = {
+        "run_id": run.run_id,
+        "diff": {"before": f"{run.run_id} lives (pid {pids})\n", "after": f"{run.run_id} stopped\n"},
+    }
+    if check_mode:
+        return {**result, "changed": True, "state": "running", "said": f"would stop {run.run_id} (pid {pids})"}
+    name = f"stop-{'now-' if want['now'] else ''}{run.run_id}"
+    told = {
+        "root": str(layout.root),
+        "workspace": str(layout.workspace),
+        "run_id": run.run_id,
+        "now": want["now"],
+        "seconds": want["seconds"],
+    }
+    job = jobs.start_or_attach(layout, name, "stop:job", told, title=f"stop run {run.run_id}")
+    return {**result, "said": f"stopping {run.run_id}", "job": job.as_dict()}

@@ -1,0 +1,179 @@
+"""The full audit: a run's record against everything on the box, file by file, and the process really at work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import cache, drift, failures, files, living, processes, runs, screens, status
+from .cache import Place
+from .errors import OpsError
+from .failures import problem
+from .paths import Layout
+from .trainer_command import Selection
+
+LOG_BYTES = 1 << 20
+
+
+def audit(layout: Layout, run_id: str) -> dict[str, Any]:
+    """Return `{"ok", "run_id", "checks": {name: "ok" or a count}, "problems", "facts"}`.
+
+    Raises:
+        OpsError: there is no run to audit.
+    """
+    run = runs.need(layout, run_id)
+    selection = Selection.from_record(run.record)
+    looks: dict[str, Callable[[], list[dict[str, str]]]] = {
+        "environment": lambda: _environment(layout, run, selection),
+        "release": lambda: _release(layout, run, selection),
+        "inputs": lambda: _inputs(layout, run, selection),
+        "compile cache": lambda: _cache(layout, run),
+        "process": lambda: _process(layout, run),
+        "log": lambda: _log(run),
+        "state": lambda: list(status.snapshot(layout, run_id=run.run_id)["problems"]),
+    }
+    checks, problems = {}, []
+    for name, look in looks.items():
+        try:
+            found = look()
+        except OpsError as error:
+            found = [problem(name.replace(" ", "-"), error.message, error.remedy)]
+        checks[name] = "ok" if not found else f"{len(found)} problems"
+        problems += [item for item in found if item not in problems]
+    main = living.main_process(run)
+    python, torch = status.real_files(main) if main else ("", "")
+    return {
+        "ok": not problems,
+        "run_id": run.run_id,
+        "state": status.verdict(run).state,
+        "checks": checks,
+        "pid": main.pid if main else None,
+        "python": python,
+        "torch": torch,
+        "problems": problems,
+    }
+
+
+def _environment(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
+    found = [
+        problem("environment-drift", text, "-e python_env_heal=true builds it again")
+        for text in drift.of_environment(layout, selection.env_id, full=True)
+    ]
+    env = files.read_json(layout.env(selection.env_id) / "env.json") or {}
+    if env.get("lock_sha256") != run.record.get("lock_sha256"):
+        found.append(
+            problem(
+                "environment-replaced",
+                f"lock {run.record.get('lock_sha256')} in the record, {env.get('lock_sha256')} on the box",
+                "relaunch.yml starts from what is there now",
+            )
+        )
+    return found
+
+
+def _release(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
+    found = [
+        problem("release-changed", text, "relaunch.yml --tags release places it anew")
+        for text in drift.of_release(layout, selection.release_id)
+    ]
+    release = files.read_json(layout.release(selection.release_id) / "release.json") or {}
+    if release.get("tree_hash") != run.record.get("tree_hash"):
+        found.append(
+            problem(
+                "release-replaced",
+                f"tree {run.record.get('tree_hash')} in the record, {release.get('tree_hash')} on the box",
+                "relaunch.yml starts from what is there now",
+            )
+        )
+    return found
+
+
+def _inputs(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
+    return [
+        problem("inputs-changed", text, "training_inputs places them again")
+        for text in drift.of_inputs(layout, selection, recorded=run.record, full=True)
+    ]
+
+
+def _cache(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
+    record = run.record
+    if not record.get("cache_id"):
+        return []
+    where = Place(
+        str(record["cache_id"]), str(record.get("shape_id")), str(record.get("hardware")), str(record.get("env_id"))
+    )
+    now = cache.look(layout, where)
+    return [] if now.warm else [problem("cache-" + now.state, now.reason, "relaunch.yml --tags warmup")]
+
+
+def _process(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
+    """Look at what the running process really uses: interpreter, torch file, environment, working folder."""
+    main = living.main_process(run)
+    if main is None:
+        return []
+    env = layout.env(str(run.record["env_id"]))
+    found = []
+    argv = living.command_line(main.pid)
+    if argv[:1] != [str(env / "bin" / "python")]:
+        found.append(
+            problem("wrong-python", f"process {main.pid} runs {argv[:1]}, not {env / 'bin' / 'python'}", "relaunch.yml")
+        )
+    real, wanted = living.executable(main.pid), os.path.realpath(env / "bin" / "python")
+    if real and real != wanted:
+        found.append(
+            problem(
+                "wrong-python",
+                f"process {main.pid} executes {real}, not {wanted}",
+                "the base interpreter was replaced under it; relaunch.yml",
+            )
+        )
+    found += _foreign_torch(main.pid, env, run.record)
+    return found + _environment_of(main.pid, run.record)
+
+
+def _foreign_torch(pid: int, env: Path, record: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Name torch libraries that the process has mapped from elsewhere; a preinstalled torch is the image's own."""
+    libraries = [path for path in living.mapped_files(pid) if "/torch/" in path and ".so" in path]
+    allowed = [str(env), *(str(path) for path in record.get("inherited_from") or ())]
+    foreign = [path for path in libraries if not any(path.startswith(f"{top}/") for top in allowed)]
+    return [
+        problem(
+            "wrong-torch", f"process {pid} uses {path}, outside {env}", "look for a .pth file; relaunch.yml --tags env"
+        )
+        for path in foreign[:5]
+    ]
+
+
+def _environment_of(pid: int, record: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Compare the names of the process's variables with the record; values may be secret."""
+    seen = set(living_names(pid))
+    if not seen:
+        return []
+    listed = set(record.get("environment") or ())
+    return [
+        problem("environment-variables", f"process {pid} has {name}, which no launch gave it", "relaunch.yml")
+        for name in sorted(seen - listed - {"LC_CTYPE"})
+    ]
+
+
+def living_names(pid: int) -> list[str]:
+    """Return the names of a process's variables; empty when they may not be read."""
+    return sorted(processes.environment_of(pid))
+
+
+def _log(run: runs.Run) -> list[dict[str, str]]:
+    return [item.as_problem() for item in failures.match(files.read_tail(run.log, LOG_BYTES).splitlines())]
+
+
+def screen(answer: Mapping[str, Any]) -> list[str]:
+    """Return what a person reads."""
+    lines = [f"{'✔' if answer['ok'] else '✘'} run {answer['run_id']} ({answer['state']})"]
+    lines += [
+        f"  {'✔' if said == 'ok' else '✘'} {name}: {'as recorded' if said == 'ok' else said}"
+        for name, said in answer["checks"].items()
+    ]
+    if answer["pid"]:
+        lines += screens.rows([("pid", str(answer["pid"])), ("python", answer["python"]), ("torch", answer["torch"])])
+    return lines + screens.problem_lines(answer["problems"])

@@ -1,0 +1,63 @@
+#!/usr/bin/python
+"""See DOCUMENTATION."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dflash_compare
+short_description: What differs between two runs, likeliest culprit first
+description:
+  - Puts packages, code, configuration, data, driver, GPU, cache and speed of two runs side by side.
+extends_documentation_fragment: [dflash_box, dflash_box.answer]
+options:
+  run_a:
+    description: Id of the first run; empty for the known-good one.
+    type: str
+    default: ""
+  run_b:
+    description: Id of the second run; empty for the current one.
+    type: str
+    default: ""
+"""
+
+EXAMPLES = r"""
+- name: Ask what changed since it was fast
+  dflash_compare:
+    root: /opt/dflash
+"""
+
+RETURN = r"""
+answer:
+  description: What other programs read; O(json_out) gets the same.
+  returned: success
+  type: dict
+  sample: {ok: false, run_a: 20260131T120000Z-demo, run_b: 20260201T090000Z-demo, differences: [], problems: []}
+screen:
+  description: What a person reads.
+  returned: success
+  type: list
+  sample: ["1. config: runtime.compile True -> False"]
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.dflash_module import run_module
+from ansible.module_utils.dflash_ops import compare_request, screens
+from ansible.module_utils.dflash_ops.paths import Layout
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "json_out": {"type": "str", "default": ""},
+    "run_a": {"type": "str", "default": ""},
+    "run_b": {"type": "str", "default": ""},
+}
+
+
+def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
+    """Compare two runs."""
+    answer = compare_request.compare_runs(layout, module.params["run_a"], module.params["run_b"])
+    return {"answer": answer, "screen": screens.compare_screen(answer)}
+
+
+if __name__ == "__main__":
+    run_module(ARGUMENTS, act)

@@ -1,0 +1,89 @@
+#!/usr/bin/python
+"""See DOCUMENTATION."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dflash_logs
+short_description: Lines of a run's log
+description:
+  - The last lines of the log of any run, or those since a time ago. With O(follow) the action plugin prints new lines
+    as they come, for that many seconds. Never more than 1 MiB at once.
+extends_documentation_fragment: [dflash_box, dflash_box.answer]
+options:
+  run:
+    description: Id of the run; empty for the current one.
+    type: str
+    default: ""
+  lines:
+    description: How many lines.
+    type: int
+    default: 50
+  since:
+    description: Only what was written in the last so many seconds; 0 for all.
+    type: float
+    default: 0
+  offset:
+    description: Byte to go on from; negative for the last lines.
+    type: int
+    default: -1
+  wait:
+    description: Seconds to wait on the box for something new.
+    type: float
+    default: 0
+  follow:
+    description: Seconds to follow. Only the action plugin reads this.
+    type: float
+    default: 0
+"""
+
+EXAMPLES = r"""
+- name: Show the last lines
+  dflash_logs:
+    root: /opt/dflash
+    lines: 20
+"""
+
+RETURN = r"""
+answer:
+  description: What other programs read; O(json_out) gets the same.
+  returned: success
+  type: dict
+  sample: {ok: true, run_id: 20260131T120000Z-demo, lines: ["step 128/400 loss 3.9"], problems: []}
+screen:
+  description: What a person reads.
+  returned: success
+  type: list
+  sample: ["step 128/400 loss 3.9"]
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.dflash_module import run_module
+from ansible.module_utils.dflash_ops import logs
+from ansible.module_utils.dflash_ops.paths import Layout
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "json_out": {"type": "str", "default": ""},
+    "run": {"type": "str", "default": ""},
+    "lines": {"type": "int", "default": 50},
+    "since": {"type": "float", "default": 0.0},
+    "offset": {"type": "int", "default": -1},
+    "wait": {"type": "float", "default": 0.0},
+    "follow": {"type": "float", "default": 0.0},
+}
+
+
+def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
+    """Read the part of the log that was asked for."""
+    want = module.params
+    if want["offset"] >= 0:
+        part = logs.after(layout, want["run"], offset=want["offset"], wait=want["wait"])
+    else:
+        part = logs.last(layout, want["run"], lines=want["lines"], since=want["since"])
+    return {"answer": {"ok": True, "problems": [], **part}, "screen": part["lines"]}
+
+
+if __name__ == "__main__":
+    run_module(ARGUMENTS, act)

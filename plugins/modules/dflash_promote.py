@@ -1,0 +1,70 @@
+#!/usr/bin/python
+"""See DOCUMENTATION."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dflash_promote
+short_description: A run that proved itself is the known-good one
+description:
+  - Records environment, release, cache archive, configuration, fingerprints and speed of a run as known-good. Refused
+    for a run that ended badly, stays under its expected speed, trains uncommitted code, or was rolled back.
+extends_documentation_fragment: [dflash_box]
+options:
+  run:
+    description: Id of the run; empty for the current one.
+    type: str
+    default: ""
+  operator:
+    description: Who promotes, for the record.
+    type: str
+    default: ""
+attributes:
+  check_mode:
+    description: Every look is taken, nothing is recorded.
+    support: full
+  diff_mode:
+    description: The known-good run before and after.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Keep this run as known-good
+  dflash_promote:
+    root: /opt/dflash
+"""
+
+RETURN = r"""
+entry:
+  description: What was recorded.
+  returned: success
+  type: dict
+  sample: {run_id: 20260131T120000Z-demo, env_id: cpu-py311-3f2a91c04b7d, release_id: 5d646f9}
+said:
+  description: One sentence for the operator.
+  returned: success
+  type: str
+  sample: run 20260131T120000Z-demo is known-good now
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.dflash_module import run_module
+from ansible.module_utils.dflash_ops import promote_request
+from ansible.module_utils.dflash_ops.paths import Layout
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "run": {"type": "str", "default": ""},
+    "operator": {"type": "str", "default": ""},
+}
+
+
+def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
+    """Promote one run."""
+    want = module.params
+    return promote_request.promote(layout, want["run"], operator=want["operator"], check_mode=module.check_mode)
+
+
+if __name__ == "__main__":
+    run_module(ARGUMENTS, act)

@@ -1,0 +1,58 @@
+#!/usr/bin/python
+"""See DOCUMENTATION."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dflash_report
+short_description: One run as a report
+description:
+  - Returns record, course, checkpoints, problems and last log lines of a run, as data and as Markdown.
+extends_documentation_fragment: [dflash_box, dflash_box.answer]
+options:
+  run:
+    description: Id of the run; empty for the current one.
+    type: str
+    default: ""
+"""
+
+EXAMPLES = r"""
+- name: Report on the run
+  dflash_report:
+    root: /opt/dflash
+"""
+
+RETURN = r"""
+answer:
+  description: What other programs read; O(json_out) gets the same.
+  returned: success
+  type: dict
+  sample: {ok: true, run_id: 20260131T120000Z-demo, state: finished, problems: []}
+screen:
+  description: What a person reads.
+  returned: success
+  type: list
+  sample: ["# Run 20260131T120000Z-demo"]
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.dflash_module import run_module
+from ansible.module_utils.dflash_ops import history, runs, screens
+from ansible.module_utils.dflash_ops.paths import Layout
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "json_out": {"type": "str", "default": ""},
+    "run": {"type": "str", "default": ""},
+}
+
+
+def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
+    """Report on one run."""
+    answer = history.report(layout, runs.need(layout, module.params["run"]))
+    return {"answer": answer, "screen": screens.report_markdown(answer)}
+
+
+if __name__ == "__main__":
+    run_module(ARGUMENTS, act)
