@@ -45,6 +45,10 @@ def prepare(layout: Layout) -> None:
     lxc_conf.parent.mkdir(exist_ok=True)
     lxc_conf.write_text(f"lxc.lxcpath = {layout.lxc}\n", encoding="utf-8")
     shutil.copy2(FILES / "pct", layout.host / "usr/sbin/pct")
+    version = layout.host / "usr/sbin/pveversion"
+    version.write_text("#!/bin/sh\necho 'pve-manager/8.2.4/faa83925c9641325 (running kernel: 6.8.8-2-pve)'\n",
+                       encoding="utf-8")
+    version.chmod(0o755)
     add_accounts(layout)
     # Debian's bash reads this file for `ssh host command` too: the way a host's variables leak in
     (layout.host / "root/.bashrc").write_text(
