@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -28,7 +29,7 @@ SELECTION: dict[str, dict[str, Any]] = {
 
 def default_workspace() -> str:
     """Return the mount for big files where a box has one that we may write to; empty: the root."""
-    return WORKSPACE if os.path.isdir(WORKSPACE) and os.access(WORKSPACE, os.W_OK) else ""
+    return WORKSPACE if Path(WORKSPACE).is_dir() and os.access(WORKSPACE, os.W_OK) else ""
 
 
 def run_module(arguments: Mapping[str, dict[str, Any]], act: Callable[[AnsibleModule, Layout], dict[str, Any]]) -> None:

@@ -20,8 +20,7 @@ BASE: dict[str, Any] = {
     "packages": {"torch": "2.11.0+cu128", "datasets": "4.0"},
     "release_id": "r1",
     "config": {"runtime": {"compile": True}, "optimizer": {"lr": 6e-4}},
-    "dataset": {"fingerprint": "d"},
-    "weights": {"fingerprint": "w"},
+    "inputs": {"dataset": {"fingerprint": "d"}, "weights": {"fingerprint": "w"}},
     "extra_environment": {},
 }
 
@@ -54,7 +53,10 @@ def run(layout: Layout, run_id: str, *, tok_s: float = 21500.0, **changes: Any) 
         ),
         ({"cache_state": "cold"}, "cache: state at launch warm -> cold"),
         ({"driver": "580.1"}, "driver: driver 570.86 -> 580.1"),
-        ({"dataset": {"fingerprint": "e"}}, "data: fingerprint d -> e"),
+        (
+            {"inputs": {**BASE["inputs"], "dataset": {"fingerprint": "e"}}},
+            "inputs: dataset d -> e",
+        ),
         ({"extra_environment": {"NCCL_P2P_DISABLE": "1"}}, "variables: NCCL_P2P_DISABLE added (1)"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from dflash_ops import failures
 
 LINES = {
-    "fx-trace-race": "RuntimeError: Detected that you are using FX to symbolically trace a dynamo-optimized function. This",
+    "fx-trace-race": "RuntimeError: Detected that you are using FX to symbolically trace a dynamo-optimized function",
     "autotuner-race": "TypeError: 'NoneType' object is not a mapping",
     "recompile-limit": "W1129 torch._dynamo hit config.recompile_limit (8)",
     "recompile-after-warmup": "RuntimeError: Detected recompile when torch.compile stance is 'fail_on_recompile'",

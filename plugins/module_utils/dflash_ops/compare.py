@@ -154,14 +154,11 @@ def _config(a: runs.Run, b: runs.Run) -> Iterable[Difference]:
 
 
 def _inputs(a: runs.Run, b: runs.Run) -> Iterable[Difference]:
-    for key, area, weight in (("dataset", "data", 65), ("weights", "weights", 66)):
-        before, after = _fingerprint(a.record.get(key)), _fingerprint(b.record.get(key))
-        if before != after:
-            yield Difference(area, "fingerprint", before, after, weight)
-
-
-def _fingerprint(value: Any) -> Any:
-    return value.get("fingerprint", value) if isinstance(value, dict) else value
+    before, after = (dict(run.record.get("inputs") or {}) for run in (a, b))
+    for name in sorted({*before, *after}):
+        pair = [dict(side.get(name) or {}).get("fingerprint") for side in (before, after)]
+        if pair[0] != pair[1]:
+            yield Difference("inputs", name, pair[0], pair[1], 66 if name == "weights" else 65)
 
 
 def _variables(a: runs.Run, b: runs.Run) -> Iterable[Difference]:

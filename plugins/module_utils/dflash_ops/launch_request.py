@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import drift, known_good, launch, living, notify, preflight, runs, secrets_file, status
+from . import drift, known_good, launch, living, notify, preflight, runs, secrets_file, status, trainer_command
 from .errors import OpsError
 from .launch import Request
 from .paths import Layout
@@ -95,15 +95,14 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
 def look(layout: Layout, request: Request, want: Mapping[str, Any]) -> preflight.Findings:
     """Take every look that a launch needs."""
     chosen = request.selection
-    resolvable = drift.present(layout, chosen)
+    trainer_command.check_present(layout, chosen)
     return preflight.look(
         layout,
         chosen,
         session=request.session,
         secrets=want["secrets"],
-        drift=drift.of_environment(layout, chosen.env_id) if resolvable else None,
-        code=drift.of_release(layout, chosen.release_id) if resolvable else None,
-        inputs=drift.of_inputs(layout, chosen) if resolvable else None,
+        drift=drift.of_environment(layout, chosen.env_id),
+        code=drift.of_release(layout, chosen.release_id),
     )
 
 

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from . import cache, failures, files, gpus, launch, living, secrets_file, space, tmux, trainer_command
+from . import cache, failures, files, gpus, inputs, launch, living, secrets_file, space, tmux, trainer_command
 from .cache import Place
 from .errors import OpsError
 from .failures import problem
@@ -44,7 +44,6 @@ def look(
     survey: Survey | None = None,
     drift: list[str] | None = None,
     code: list[str] | None = None,
-    inputs: list[str] | None = None,
 ) -> Findings:
     """Look at everything a launch depends on.
 
@@ -56,7 +55,6 @@ def look(
         survey: the GPUs, when they were asked for already.
         drift: differences between the environment and its record.
         code: differences between the release and its record.
-        inputs: differences between inputs and their fingerprints.
 
     Raises:
         OpsError: environment, release or configuration are missing or refused: nothing else can be looked at then.
@@ -65,7 +63,10 @@ def look(
     found = survey or gpus.survey()
     problems = [problem("environment-drift", text, "relaunch.yml --tags env heals it") for text in drift or ()]
     problems += [problem("release-changed", text, "relaunch.yml --tags release places it anew") for text in code or ()]
-    problems += [problem("inputs-changed", text, "training_inputs places them again") for text in inputs or ()]
+    problems += [
+        problem("inputs-changed", text, "put the recorded files back, or -e training_inputs_accept=true")
+        for text in inputs.check(layout, resolved)
+    ]
     problems += _living(layout)
     problems += _session(layout, session)
     problems += _gpus(layout, selection, resolved["needs"], found)
@@ -168,6 +169,7 @@ def facts(
         "hardware": where.hardware if where else None,
         "lock_sha256": env.get("lock_sha256"),
         "packages": packages_of(env),
+        "inputs": inputs.fingerprints(layout, resolved),
         "tree_hash": release.get("tree_hash"),
         "commit": release.get("commit"),
         "release_dirty": "+dirty" in selection.release_id,

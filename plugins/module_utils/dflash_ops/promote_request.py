@@ -23,12 +23,13 @@ def promote(layout: Layout, run_id: str, *, operator: str, check_mode: bool) -> 
     if not check_mode:
         entry["archive"] = pack(layout, run)
         known_good.promote(layout, entry)
+    verb = "would be" if check_mode else "is"
     was = f"{before['run_id']}\n" if before else ""
     return {
         "changed": True,
         "entry": entry,
         "diff": {"before": was, "after": f"{run.run_id}\n"},
-        "said": f"run {run.run_id} {'would be' if check_mode else 'is'} known-good: {entry['speed']['best_tok_s']} tok/s",
+        "said": f"run {run.run_id} {verb} known-good now: {entry['speed']['best_tok_s']} tok/s",
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import cache, drift, failures, files, living, processes, runs, screens, status
+from . import cache, drift, failures, files, inputs, living, processes, runs, screens, status, trainer_command
 from .cache import Place
 from .errors import OpsError
 from .failures import problem
@@ -91,10 +91,16 @@ def _release(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[s
 
 
 def _inputs(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
-    return [
-        problem("inputs-changed", text, "training_inputs places them again")
-        for text in drift.of_inputs(layout, selection, recorded=run.record, full=True)
-    ]
+    resolved = trainer_command.resolved(layout, selection)
+    remedy = "put the recorded files back, or -e training_inputs_accept=true and relaunch"
+    found = [problem("inputs-changed", text, remedy) for text in inputs.check(layout, resolved, full=True)]
+    now = inputs.fingerprints(layout, resolved)
+    for name, recorded in dict(run.record.get("inputs") or {}).items():
+        held = dict(now.get(name) or {}).get("fingerprint")
+        if held != recorded.get("fingerprint"):
+            text = f"{name} had fingerprint {recorded.get('fingerprint')} at the launch, the box has {held}"
+            found.append(problem("inputs-changed", text, remedy))
+    return found
 
 
 def _cache(layout: Layout, run: runs.Run) -> list[dict[str, str]]:

@@ -213,7 +213,7 @@ def main() -> int:
                         "devices": ["cpu"],
                         "gpus": gpus,
                         "checkpoint_bytes": 1 << 20,
-                        "target_path": "random:tiny",
+                        "target_path": None,
                         "data_path": "",
                     },
                 }
