@@ -7,6 +7,7 @@ environment's torch and transformers, so both programs compute with the same lib
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +16,9 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _MARK = "DFLASH_BENCH_PEER"
+
+CANNOT_INSTALL = 3
+"""Exit code when no index offers the peer."""
 
 
 def run_beside(requirement: str) -> None:
@@ -34,10 +38,20 @@ def _python_with(requirement: str) -> Path:
     python = folder / "bin" / "python"
     ready = folder / "ready"
     if not ready.is_file():
-        venv.EnvBuilder(with_pip=True, clear=True).create(folder)
-        command = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", requirement]
-        subprocess.run(command, check=True)
+        _install(folder, python, requirement)
         ready.touch()
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
     (packages / "beneath.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     return python
+
+
+def _install(folder: Path, python: Path, requirement: str) -> None:
+    """Make the venv and install with uv where there is one (Debian's python lacks ensurepip), else with pip."""
+    uv = shutil.which("uv") or shutil.which("uv", path=str(REPOSITORY / ".venv" / "bin"))
+    venv.EnvBuilder(with_pip=uv is None, clear=True).create(folder)
+    installer = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
+    environment = os.environ | {"UV_SYSTEM_CERTS": "1", "UV_NO_CONFIG": "1"}
+    done = subprocess.run([*installer, "--quiet", "--no-deps", requirement], check=False, env=environment)
+    if done.returncode:
+        print(f"{requirement} cannot be installed: see above", file=sys.stderr)
+        raise SystemExit(CANNOT_INSTALL)
