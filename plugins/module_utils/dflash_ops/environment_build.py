@@ -113,9 +113,8 @@ def install(aside: Path, spec: Spec, status: Status, uv: Uv, progress: Progress)
     """Fill `aside` with a new environment: relocatable, copied files, no pip."""
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(parents=True, exist_ok=True)
-    inherit = ["--system-site-packages"] if spec.inherits else []
     uv.run(
-        ["venv", "--quiet", "--relocatable", "--no-project", "--python", str(status.python.path), *inherit, str(aside)],
+        ["venv", "--quiet", "--relocatable", "--no-project", "--python", str(status.python.path), str(aside)],
         what="making the environment",
     )
     lock = without_inherited(spec.lock) if spec.inherits else spec.lock
@@ -145,7 +144,8 @@ def install(aside: Path, spec: Spec, status: Status, uv: Uv, progress: Progress)
                 total=total,
             )
             wanted.unlink()
-    (site_packages(aside) / "dflash_environment.pth").write_text(NO_BYTECODE)
+    inherited = f"{status.python.purelib}\n" if spec.inherits else ""
+    (site_packages(aside) / "dflash_environment.pth").write_text(NO_BYTECODE + inherited)
     (aside / ".lock").unlink(missing_ok=True)
 
 
@@ -178,7 +178,7 @@ def prove(aside: Path, spec: Spec, status: Status, progress: Progress) -> dict[s
         problems = fingerprint.record_problems(site, first, prefix=prefix)
         if problems:
             raise DamagedCache(problems, damaged_packages(site, problems))
-        facts = proof.finish(halves, spec.lock, aside)
+        facts = proof.finish(halves, spec.lock, [aside, *[status.python.purelib] * spec.inherits])
     finally:
         for half in halves:
             half.kill()

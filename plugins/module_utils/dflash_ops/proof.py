@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from .lockfile import Lock
 SECONDS = 900.0
 
 # Runs in the environment. Prints one JSON object in its last line. First argument: "torch" imports torch and what
-# needs it, "rest" the other packages; second: packages that are not imported; third: "gpu" to compute on every GPU.
+# needs it, "rest" the other packages; second: the packages to import; third: "gpu" to compute on every GPU.
 SCRIPT = r"""
 import importlib, importlib.metadata, json, os, sys, time, warnings
 sys.dont_write_bytecode = False
 warnings.simplefilter("ignore")
 HEAVY = ("torch", "transformers", "accelerate", "triton", "fla-core", "flash-linear-attention", "safetensors")
-half, skipped, gpu = sys.argv[1], set(sys.argv[2].split(",")), sys.argv[3] == "gpu"
+half, wanted, gpu = sys.argv[1], set(sys.argv[2].split(",")), sys.argv[3] == "gpu"
 out = {"python": sys.version.split()[0], "executable": sys.executable, "sys_path": sys.path, "imported": 0, "failed": {}}
 
 def normal(name):
@@ -50,18 +50,18 @@ def fast_paths():
 
 pairs = sorted(set(modules()), key=lambda pair: (HEAVY.index(pair[0]) if pair[0] in HEAVY else 99, pair))
 for name, module in pairs:
-    if name in skipped or (name in HEAVY) != (half == "torch"):
+    if name not in wanted or (name in HEAVY) != (half == "torch"):
         continue
     try:
         importlib.import_module(module)
         out["imported"] += 1
     except BaseException as error:
         out["failed"][name + ":" + module] = (type(error).__name__ + ": " + str(error))[:500]
-if half == "torch":
+if half == "torch" and any(name == "torch" for name, _ in pairs):
     import torch
     out["torch"] = {"version": torch.__version__, "cuda": torch.version.cuda or "", "file": torch.__file__}
     try:
-        out["fast_paths"] = fast_paths()
+        out["fast_paths"] = fast_paths() if any(name == "transformers" for name, _ in pairs) else {}
     except Exception as error:
         out["failed"]["transformers"] = (type(error).__name__ + ": " + str(error))[:500]
     if gpu:
@@ -107,7 +107,7 @@ def start(python: Path, lock: Lock, *, gpu: bool, environment: Mapping[str, str]
     """Start both halves of the proof side by side, in isolated mode and an explicit environment."""
     return [
         subprocess.Popen(
-            [str(python), "-I", "-c", SCRIPT, half, ",".join(lock.data), "gpu" if gpu else ""],
+            [str(python), "-I", "-c", SCRIPT, half, ",".join(imported_names(lock)), "gpu" if gpu else ""],
             text=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -119,10 +119,15 @@ def start(python: Path, lock: Lock, *, gpu: bool, environment: Mapping[str, str]
     ]
 
 
+def imported_names(lock: Lock) -> list[str]:
+    """Return the packages whose modules are imported: all but those of which only the files are used."""
+    return sorted({pin.name for pin in lock.pins} - set(lock.data))
+
+
 def finish(
-    halves: list[subprocess.Popen[str]], lock: Lock, env: Path, *, uvm: Path = Path("/dev/nvidia-uvm")
+    halves: list[subprocess.Popen[str]], lock: Lock, allowed: Sequence[Path], *, uvm: Path = Path("/dev/nvidia-uvm")
 ) -> dict[str, Any]:
-    """Wait for the halves and judge what they found.
+    """Wait for the halves and judge what they found; site-packages are allowed below `allowed` only.
 
     Raises:
         OpsError: a package does not import, torch is not the lock's, or a GPU does not compute.
@@ -134,7 +139,7 @@ def finish(
         "imported": sum(one["imported"] for one in answers),
         "failed": {name: text for one in answers for name, text in one["failed"].items()},
     }
-    judge(facts, lock, env, uvm=uvm)
+    judge(facts, lock, allowed, uvm=uvm)
     return facts
 
 
@@ -156,11 +161,15 @@ def _answer(half: subprocess.Popen[str]) -> dict[str, Any]:
     return answer
 
 
-def judge(facts: dict[str, Any], lock: Lock, env: Path, *, uvm: Path) -> None:
+def judge(facts: dict[str, Any], lock: Lock, allowed: Sequence[Path], *, uvm: Path) -> None:
     """Refuse what does not hold; what is only slower is left to `losses`."""
     torch = facts.get("torch") or {}
     wanted = lock.version_of("torch")
-    if wanted and torch and (torch["version"], torch["cuda"]) != (wanted, lock.cuda):
+    if wanted and not torch:
+        raise OpsError(
+            f"torch=={wanted} is in the lock, and was not found.", remedy="run again with python_env_heal=true"
+        )
+    if wanted and (torch["version"], torch["cuda"]) != (wanted, lock.cuda):
         raise OpsError(
             f"torch is {torch['version']} for CUDA {torch['cuda'] or 'none'}, the lock pins {wanted} for CUDA "
             f"{lock.cuda or 'none'}.",
@@ -173,8 +182,9 @@ def judge(facts: dict[str, Any], lock: Lock, env: Path, *, uvm: Path) -> None:
             remedy="see each error; the lock or the machine's libraries do not fit",
             facts={"failed_imports": facts["failed"]},
         )
-    outside = [path for path in facts["sys_path"] if path and "site-packages" in path and not path.startswith(str(env))]
-    if outside and lock.profile and not facts.get("inherits"):
+    sites = [Path(path) for path in facts["sys_path"] if path.endswith(("site-packages", "dist-packages"))]
+    outside = [str(path) for path in sites if not any(path.is_relative_to(place) for place in allowed)]
+    if outside:
         raise OpsError(
             f"The environment's python also sees {', '.join(outside)}.", remedy="make it again without system packages"
         )
