@@ -190,7 +190,7 @@ def test_case_35_unreachable_index_is_named_before_anything_is_there(layout: Lay
     with pytest.raises(OpsError, match=r"127\.0\.0\.1:9") as caught:
         build(layout, arguments(layout, lock))
     assert "python_env_index_urls" in caught.value.remedy
-    with pytest.raises(OpsError, match="torch==.* has no source"):
+    with pytest.raises(OpsError, match=r"torch==.* has no source"):
         build(layout, arguments(layout, lock, index_urls={"default": "none", "torch": "none"}))
     assert not list(layout.envs.glob("[!.]*"))
 
@@ -291,7 +291,7 @@ def test_case_42_20_kills_at_random_moments_always_end_complete(layout: Layout, 
         assert ended.state == "done", ended.log_tail
         assert environment.check(layout, env.name, full=True) == []
     assert [path.name for path in layout.envs.iterdir()] == [env.name]
-    assert [path for path in env.rglob("~*")] == []
+    assert list(env.rglob("~*")) == []
 
 
 def test_case_42_a_second_caller_attaches_to_the_build(layout: Layout, want: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def start(layout: Layout) -> Iterator[Callable[..., jobs.Snapshot]]:
     yield run
     for name in names:
         jobs.stop_job(layout, name)
-        jobs.clear_leftovers(name)
+        jobs.clear_leftovers(layout, name)
 
 
 def wait_end(layout: Layout, job_id: str = "job-1", seconds: float = 20.0) -> jobs.Snapshot:
@@ -89,7 +89,7 @@ def test_environment_of_the_runner_is_explicit(layout: Layout, start: Callable[.
     seen = processes.environment_of(runner_of(layout).pid)
     assert "/nope" not in seen.values()
     assert seen["HTTPS_PROXY"] == "http://192.0.2.1:3128"
-    assert seen[jobs.JOB_MARK] == "job-1"
+    assert seen[jobs.JOB_MARK] == jobs.mark_of(layout, "job-1")
 
 
 def test_second_caller_attaches(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
@@ -157,6 +157,16 @@ def test_job_of_an_earlier_boot_is_dead(layout: Layout, start: Callable[..., job
     assert jobs.poll(layout, "job-1").state == "running"
     files.write_json(folder / "job.json", {**record, "boot_id": "another"})
     assert jobs.poll(layout, "job-1").state == "dead"
+
+
+def test_the_same_job_of_another_root_is_left_alone(layout: Layout, start: Callable[..., jobs.Snapshot],
+                                                    tmp_path: Path) -> None:
+    start("count", total=100)
+    runner = runner_of(layout)
+    other = Layout.of(tmp_path / "another box")
+    jobs.start_or_attach(other, "job-1", "job_entries:count", {"total": 1})
+    assert jobs.stop_job(other, "job-1") in (True, False)
+    assert processes.alive(runner)
 
 
 def test_a_refusal_keeps_its_remedy(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:

@@ -33,7 +33,7 @@ from . import files, processes
 from .errors import OpsError
 from .paths import Layout
 
-JOB_MARK = "DFLASH_JOB_ID"
+JOB_MARK = "DFLASH_JOB"
 START_SECONDS = 30.0
 PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROXY_NAMES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
@@ -211,9 +211,18 @@ def poll(layout: Layout, job_id: str, *, offset: int = 0, wait: float = 0.0) -> 
         time.sleep(0.2)
 
 
-def clear_leftovers(job_id: str) -> None:
+def mark_of(layout: Layout, job_id: str) -> str:
+    """Name this job of this root in this process table: another root or container may have the same job."""
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    return f"{space} {layout.job(job_id)}"
+
+
+def clear_leftovers(layout: Layout, job_id: str) -> None:
     """End what a killed runner left behind; it would go on writing into a folder that is about to be made anew."""
-    left = [process for process in processes.marked(job_id, mark=JOB_MARK) if process.pid != os.getpid()]
+    left = [process for process in processes.marked(mark_of(layout, job_id), mark=JOB_MARK) if process.pid != os.getpid()]
     processes.send(left, signal.SIGTERM)
     left = processes.wait_gone(left, 5.0)
     processes.send(left, signal.SIGKILL)
@@ -248,7 +257,7 @@ def start_or_attach(layout: Layout, job_id: str, entry: str, arguments: Mapping[
         if state == "running":
             return snapshot(layout, job_id, attached=True)
         if state == "dead":
-            clear_leftovers(job_id)
+            clear_leftovers(layout, job_id)
         if time.monotonic() > deadline:
             raise OpsError(f"Job {job_id} is held by a process that neither runs it nor ends.",
                            remedy=f"see who holds {layout.jobs / f'.{job_id}.lock'} (fuser) and end it")
@@ -258,7 +267,7 @@ def start_or_attach(layout: Layout, job_id: str, entry: str, arguments: Mapping[
 def _start(layout: Layout, job_id: str, lock: int, *, message: dict[str, Any],
            environment: Mapping[str, str] | None) -> Snapshot:
     """Start the runner and wait until it has written job.json. The lock passes to the runner."""
-    clear_leftovers(job_id)
+    clear_leftovers(layout, job_id)
     folder = layout.job(job_id)
     previous = layout.job(f"{job_id}.previous")
     if folder.exists():
@@ -268,8 +277,9 @@ def _start(layout: Layout, job_id: str, lock: int, *, message: dict[str, Any],
     token = secrets.token_hex(8)
     argv = [sys.executable, "-I", "-B", "-c", BOOT, str(install_package(layout)), str(folder), str(lock)]
     with (folder / "log").open("ab") as log:
+        marked = {**(environment or {}), JOB_MARK: mark_of(layout, job_id)}
         child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd="/", start_new_session=True,
-                                 pass_fds=(lock,), env=plain_environment({**(environment or {}), JOB_MARK: job_id}))
+                                 pass_fds=(lock,), env=plain_environment(marked))
     assert child.stdin is not None
     with contextlib.suppress(BrokenPipeError), child.stdin:
         child.stdin.write(json.dumps({**message, "job_id": job_id, "token": token}).encode())
@@ -292,7 +302,7 @@ def stop_job(layout: Layout, job_id: str, *, seconds: float = 10.0) -> bool:
     if processes.wait_gone([process], seconds):
         processes.send([process], signal.SIGKILL)
         processes.wait_gone([process], seconds)
-    clear_leftovers(job_id)
+    clear_leftovers(layout, job_id)
     return True
 
 

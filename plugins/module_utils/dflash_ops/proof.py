@@ -14,7 +14,7 @@ from .lockfile import Lock
 SECONDS = 900.0
 
 # Runs in the environment. Prints one JSON object in its last line. First argument: "torch" imports torch and what
-# needs it, "rest" the other packages; second: the packages to import; third: "gpu" to compute on every GPU.
+# needs it, "rest" the others; second: the packages to import; third: "gpu" to compute on every GPU.
 SCRIPT = r"""
 import importlib, importlib.metadata, json, os, sys, time, warnings
 sys.dont_write_bytecode = False
