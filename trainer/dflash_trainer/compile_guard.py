@@ -32,22 +32,26 @@ class _State:
 
     lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
     limit: int = _LIMIT
-    compiled: dict[Callable[..., Any], Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    compiled: dict[tuple[Callable[..., Any], bool], Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
 
 _state = _State()
 
 
-def compile_once(function: Callable[P, T]) -> Callable[P, T]:
-    """The one compiled version of `function` in this process; shapes are static, each is compiled on its own."""
-    found = _state.compiled.get(function)
+def compile_once(function: Callable[P, T], *, any_size: bool = False) -> Callable[P, T]:
+    """The one compiled version of `function` in this process.
+
+    Shapes are static, each compiled on its own, unless `any_size` asks for one version that fits all sizes.
+    """
+    key = (function, any_size)
+    found = _state.compiled.get(key)
     if found is None:
         with _state.lock:
-            found = _state.compiled.get(function)
+            found = _state.compiled.get(key)
             if found is None:
                 install()
-                found = torch.compile(function, dynamic=False)
-                _state.compiled[function] = found
+                found = torch.compile(function, dynamic=any_size)
+                _state.compiled[key] = found
     return found
 
 

@@ -20,6 +20,10 @@ from dflash_trainer.model.mask_tiles import TILE, MaskTiles, mask_tiles
 from dflash_trainer.model.masks import block_mask_mod, dense_mask
 
 
+KERNEL_OPTIONS: dict[str, int] = {}
+"""Tile sizes, warps and stages of flex_attention's kernels; empty: torch's own choice."""
+
+
 class BlockLayout(NamedTuple):
     """The numbers a mask depends on besides the anchors."""
 
@@ -41,7 +45,7 @@ class Visibility(NamedTuple):
 def visibility(anchors_RN: Tensor, valid_RN: Tensor, layout: BlockLayout) -> Visibility:
     """Prepare the mask of every layer that shares `layout`; once a batch."""
     if anchors_RN.is_cuda:
-        tiles = compile_once(mask_tiles)(anchors_RN, valid_RN, **layout._asdict())
+        tiles = mask_tiles(anchors_RN, valid_RN, **layout._asdict())
         return Visibility(layout, anchors_RN, valid_RN, None, tiles)
     dense = dense_mask(anchors_RN, valid_RN, **layout._asdict())
     return Visibility(layout, anchors_RN, valid_RN, dense, None)
@@ -76,5 +80,5 @@ def flex_over_tiles(q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Ten
         BLOCK_SIZE=(TILE, TILE),
         mask_mod=block_mask_mod(visible.anchors_RN, visible.valid_RN, **layout._asdict()),
     )
-    mixed: Tensor = flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+    mixed: Tensor = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, kernel_options=dict(KERNEL_OPTIONS) or None)
     return mixed

@@ -40,10 +40,13 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def keys_and_values(
     inputs: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Rotated keys and plain values of `inputs` [R, T, D]: two tensors [R, T, V, E]."""
-    shape = (*inputs.shape[:2], -1, head_dim)
-    k = rms_norm(functional.linear(inputs, w.k).view(shape), w.k_norm, eps)
-    return rotate(k, cos, sin), functional.linear(inputs, w.v).view(shape)
+    """Rotated keys and plain values of `inputs` [R, T, D]: two tensors [R, T, V, E].
+
+    Both come from one product: the two matrices are narrow, and their copy side by side costs little beside it.
+    """
+    both = functional.linear(inputs, torch.cat((w.k, w.v)))
+    k, v = both.view(*inputs.shape[:2], -1, head_dim).chunk(2, dim=2)
+    return rotate(rms_norm(k, w.k_norm, eps), cos, sin), v
 
 
 def queries(normed: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float) -> Tensor:
@@ -86,11 +89,9 @@ def decoder_layer(
     width = context_RSD.shape[1]
     normed = rms_norm(x_RQD, w.input_norm, eps)
     q = queries(normed, w, cos_RKE[:, width:], sin_RKE[:, width:], head_dim=head_dim, eps=eps)
-    k_context, v_context = keys_and_values(
-        context_RSD, w, cos_RKE[:, :width], sin_RKE[:, :width], head_dim=head_dim, eps=eps
-    )
-    k_own, v_own = keys_and_values(normed, w, cos_RKE[:, width:], sin_RKE[:, width:], head_dim=head_dim, eps=eps)
-    mixed = attend(q, torch.cat((k_context, k_own), 1), torch.cat((v_context, v_own), 1), visible)
+    seen = torch.cat((context_RSD, normed), dim=1)
+    k, v = keys_and_values(seen, w, cos_RKE, sin_RKE, head_dim=head_dim, eps=eps)
+    mixed = attend(q, k, v, visible)
     if drop_anchor:
         x_RQD = without_first_slot(x_RQD, visible.layout.block)
         mixed = without_first_slot(mixed, visible.layout.block)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dflash_trainer.compile_guard import compile_once
+from dflash_trainer.objective.vocabulary import logits_gradient_, row_terms
 
 WeightRule = Callable[[Tensor, Tensor], Tensor]
 """(log-probability of the right token, supervised), both [blocks, W], to the weights of the slots."""
@@ -66,11 +66,19 @@ def head_loss(
     Args:
         rule: gives the weights of a chunk's blocks; it is called once for each chunk of whole blocks.
         slots: W, rows of one block.
-        chunk: rows of logits held at once, rounded down to whole blocks (at least one block).
+        chunk: most rows of logits held at once; chunks are whole blocks and as equal as can be.
     """
-    rows = max(1, chunk // slots) * slots
+    rows = rows_per_chunk(hidden_MD.shape[0], slots=slots, chunk=chunk)
     total, weights, correct = _HeadLoss.apply(hidden_MD, labels_M, supervised_M, head, rule, slots, rows)
     return HeadLoss(total, weights, correct)
+
+
+def rows_per_chunk(rows: int, *, slots: int, chunk: int) -> int:
+    """Rows of a chunk of whole blocks, at most `chunk` (but at least one block); equal chunks compile once."""
+    blocks = rows // slots
+    most = max(1, chunk // slots)
+    chunks = max(1, -(-blocks // most))
+    return max(1, -(-blocks // chunks)) * slots
 
 
 class _HeadLoss(torch.autograd.Function):
@@ -94,14 +102,14 @@ class _HeadLoss(torch.autograd.Function):
         for start in range(0, hidden_MD.shape[0], rows):
             part = slice(start, start + rows)
             logits_MV = head.logits(hidden_MD[part])
-            log_q, lse, best = _fused(logits_MV, _row_terms)(logits_MV, labels_M[part])
+            log_q, lse, best = row_terms(logits_MV, labels_M[part])
             weight = rule(log_q.view(-1, slots), supervised_M[part].view(-1, slots))
             total -= (log_q * weight.flatten()).sum()
             weights.append(weight)
             correct.append((best == labels_M[part]).view(-1, slots) & supervised_M[part].view(-1, slots))
             if gradient_MD is not None:
-                logits_MV = _fused(logits_MV, _logits_gradient)(logits_MV, labels_M[part], lse, weight.flatten())
-                gradient_MD[part] = head.input_gradient(logits_MV)
+                gradient_MV = logits_gradient_(logits_MV, labels_M[part], lse, weight.flatten())
+                gradient_MD[part] = head.input_gradient(gradient_MV)
             del logits_MV
         if gradient_MD is not None:
             ctx.save_for_backward(gradient_MD)
@@ -113,24 +121,3 @@ class _HeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient_MD,) = ctx.saved_tensors
         return ((gradient_MD * gradients[0]).to(gradient_MD.dtype), None, None, None, None, None, None)
-
-
-def _fused(logits: Tensor, function: Callable[..., Any]) -> Callable[..., Any]:
-    """On CUDA one kernel a pass over the logits; on CPU plain operations."""
-    return compile_once(function) if logits.is_cuda else function
-
-
-def _row_terms(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probability of the label, log-sum-exp, and the likeliest token of each row."""
-    wide = logits_MV.float()
-    lse = wide.logsumexp(-1)
-    picked = logits_MV.gather(-1, labels_M[:, None])[:, 0].float()
-    return picked - lse, lse, logits_MV.argmax(-1)
-
-
-def _logits_gradient(logits_MV: Tensor, labels_M: Tensor, lse_M: Tensor, weight_M: Tensor) -> Tensor:
-    """weight x (softmax - one-hot), in the logits' type."""
-    probability = torch.exp(logits_MV.float() - lse_M[:, None])
-    column = torch.arange(logits_MV.shape[-1], device=logits_MV.device)
-    hot = (column == labels_M[:, None]).to(probability.dtype)
-    return ((probability - hot) * weight_M[:, None]).to(logits_MV.dtype)

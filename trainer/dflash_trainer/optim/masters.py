@@ -16,6 +16,11 @@ from dflash_trainer.optim.small_adamw import SmallAdamW
 class Masters:
     """The weights an owner updates. An fp32 replica is its own master; for bf16 an fp32 copy is kept."""
 
+    updates_replica = False
+    """update() writes the owner's replica as well."""
+    borrows = False
+    """Gradients are lent by borrow() and not summed here."""
+
     def __init__(self, replica: Mapping[str, Tensor], config: OptimizerConfig) -> None:
         self._config = config
         self.weights: dict[str, Tensor] = {
@@ -30,6 +35,10 @@ class Masters:
     def gradients(self) -> list[Tensor]:
         """fp32 gradients, one a weight, in the order of `weights`."""
         return [weight.grad for weight in self.weights.values() if weight.grad is not None]
+
+    def borrow(self, gradients: Mapping[str, Tensor]) -> None:
+        """Use these gradients in the next norm and update, without copying them."""
+        raise AssertionError("only masters that borrow are lent gradients")
 
     def norm(self) -> Tensor:
         """Euclidean norm of this part's gradient, a scalar on the device."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dflash_trainer.boxes import Boxes
 from dflash_trainer.config import OptimizerConfig
+from dflash_trainer.optim.fused_masters import make_masters
 from dflash_trainer.optim.masters import Masters
 from dflash_trainer.pipeline.drafter_worker import DrafterWorker
 
@@ -27,11 +28,14 @@ class Exchange:
         self._boxes = boxes
         self._clip = config.clip
         parts = divide({name: p.numel() for name, p in drafters[0].parameters.items()}, len(drafters))
-        made = [
-            drafter.submit(Masters, {name: drafter.parameters[name] for name in names}, config)
+        alone = len(drafters) == 1 and boxes.count == 1
+        # One after another: on CUDA this compiles the optimizer's kernel.
+        self.masters: list[Masters] = [
+            drafter.submit(
+                make_masters, {name: drafter.parameters[name] for name in names}, config, borrows=alone
+            ).result()
             for drafter, names in zip(drafters, parts, strict=True)
         ]
-        self.masters: list[Masters] = [future.result() for future in made]
 
     def average(self, weight: float) -> float:
         """Put the mean gradient (the sum divided by `weight`) into the masters; returns its norm."""
@@ -71,6 +75,9 @@ class Exchange:
 
     @torch.no_grad()
     def _sum_drafters(self, owner: int) -> None:
+        if self.masters[owner].borrows:
+            self._lend(owner)
+            return
         for name, master in self.masters[owner].weights.items():
             assert master.grad is not None
             master.grad.zero_()
@@ -79,14 +86,23 @@ class Exchange:
                 if gradient is not None:
                     master.grad.add_(gradient.to(master.device, non_blocking=True))
 
+    def _lend(self, owner: int) -> None:
+        """With a single drafter there is nothing to sum: its gradients are used where they are."""
+        drafter, masters = self._drafters[owner], self.masters[owner]
+        found = {name: drafter.gradient(name) for name in masters.weights}
+        masters.borrow({n: torch.zeros_like(drafter.parameters[n]) if g is None else g for n, g in found.items()})
+
     def _step_owner(self, owner: int, lr: float, scale: float) -> None:
         self.masters[owner].update(lr=lr, scale=scale)
-        self._give_weights(owner)
+        self._give_weights(owner, besides=self.masters[owner].updates_replica)
 
     @torch.no_grad()
-    def _give_weights(self, owner: int) -> None:
+    def _give_weights(self, owner: int, besides: bool = False) -> None:
+        """Copy the owner's masters into every replica, or only into those `besides` its own."""
         for name, master in self.masters[owner].weights.items():
-            for drafter in self._drafters:
+            for number, drafter in enumerate(self._drafters):
+                if besides and number == owner:
+                    continue
                 replica = drafter.parameters[name]
                 if replica.data_ptr() != master.data_ptr():
                     replica.copy_(master, non_blocking=True)

@@ -29,12 +29,12 @@ class CaptureForward:
         self.captured = captured
         self.rule = rule
         self.compiled = compiled
+        self._rope: dict[int, tuple[Tensor, Tensor]] = {}
 
     @torch.no_grad()
     def __call__(self, input_ids_BS: Tensor, into_BSX: Tensor) -> None:
         """Write the outputs of the captured layers side by side into `into_BSX`."""
-        positions = torch.arange(input_ids_BS.shape[1], device=input_ids_BS.device)
-        cos, sin = rope_tables(self.plan, positions)
+        cos, sin = self._rope_of(input_ids_BS.shape[1])
         x = functional.embedding(input_ids_BS, self.weights.embed)
         width = self.plan.shape.hidden_size
         for number in range(self.captured[-1] + 1):
@@ -42,6 +42,12 @@ class CaptureForward:
             if number in self.captured:
                 start = self.captured.index(number) * width
                 into_BSX[:, :, start : start + width].copy_(x)
+
+    def _rope_of(self, length: int) -> tuple[Tensor, Tensor]:
+        """Tables of positions 0 .. length-1, made once a length (a CUDA graph may not copy from the host)."""
+        if length not in self._rope:
+            self._rope[length] = rope_tables(self.plan, torch.arange(length, device=self.weights.embed.device))
+        return self._rope[length]
 
     def _layer(self, x: Tensor, number: int, cos: Tensor, sin: Tensor) -> Tensor:
         first, second = self.weights.layers[number]

@@ -81,12 +81,13 @@ class Target:
         """Hidden states of the captured layers, side by side.
 
         Args:
-            input_ids_BS: padded on the right, on the target's device.
+            input_ids_BS: padded on the right; on the CPU or the target's device.
             lengths_B: unused tokens start here; since every layer is causal they change nothing before them, so
                 this is only for the caller's books.
         Returns:
             [B, S, X] in the target's type, a new tensor; states of padding are meaningless.
         """
+        input_ids_BS = input_ids_BS.to(self.device, non_blocking=True)
         states = torch.empty(*input_ids_BS.shape, self.width, dtype=self.dtype, device=self.device)
         if self.graphs is not None and self.graphs.covers(input_ids_BS):
             self.graphs.replay(input_ids_BS, states)

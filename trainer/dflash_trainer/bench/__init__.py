@@ -1,0 +1,5 @@
+"""Measures the stages of a run by themselves: `bench drafter|target|pipeline`."""
+
+
+
+

@@ -1,0 +1,145 @@
+"""The drafter's step by itself: forward, backward, AdamW with fp32 masters, on random hidden states."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dflash_trainer import compile_guard
+from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call, wait
+from dflash_trainer.model import Drafter
+from dflash_trainer.model.anchors import draw_anchors
+from dflash_trainer.model.shape import drafter_shape
+from dflash_trainer.objective import draft_loss
+from dflash_trainer.objective.loss import prepared_head
+from dflash_trainer.optim.fused_masters import make_masters
+from dflash_trainer.target_shape import TargetShape, locate, read_shape
+
+if TYPE_CHECKING:
+    from dflash_trainer.config import Config
+
+
+class DrafterBench:
+    """A drafter with its optimizer state and one batch, all on one device."""
+
+    def __init__(self, config: Config, length: int, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        self.length = length
+        target = read_shape(locate(config.target.path))
+        self.dtype = getattr(torch, config.drafter.dtype)
+        self.drafter = _drafter_on(config, target, device, self.dtype)
+        self.generator = torch.Generator(device).manual_seed(config.runtime.seed)
+        self.embed, self.head_weight = (self._random(target.vocab_size, target.hidden_size, std=0.02) for _ in range(2))
+        self.head = prepared_head(self.head_weight, config.objective)
+        if config.objective.head_precision == "fp8":
+            self.head_weight = torch.empty(0, device=device)
+        rows = config.data.batch_size(length)
+        width = len(self.drafter.shape.target_layer_ids) * target.hidden_size
+        self.states = self._random(rows, length, width)
+        self.input_ids = torch.randint(target.vocab_size, (rows, length), device=device, generator=self.generator)
+        self.loss_mask = torch.ones(rows, length, dtype=torch.bool, device=device)
+        self.masters = make_masters(dict(self.drafter.named_parameters()), config.optimizer, borrows=True)
+
+    def forward(self) -> Tensor:
+        """Loss of the batch with fresh anchors."""
+        anchors, valid = draw_anchors(self.loss_mask, self.config.objective.num_anchors, self.generator)
+        output = draft_loss(
+            self.drafter,
+            self.embed,
+            self.head,
+            self.states,
+            self.input_ids,
+            self.loss_mask,
+            anchors,
+            valid,
+            self.config.objective,
+            generator=self.generator,
+        )
+        return output.loss
+
+    def forward_backward(self) -> None:
+        for parameter in self.drafter.parameters():
+            parameter.grad = None
+        self.forward().backward()  # type: ignore[no-untyped-call]
+
+    def optimize(self) -> None:
+        """Norm, clip, update, as the pipeline does it (the norm is read, so this waits for the backward pass)."""
+        self._give_gradients()
+        norm, clip = float(self.masters.norm()), self.config.optimizer.clip
+        scale = min(1.0, clip / norm) if clip and norm > 0 else 1.0
+        self.masters.update(lr=self.config.optimizer.lr, scale=scale)
+
+    def step(self) -> None:
+        self.forward_backward()
+        self.optimize()
+
+    def _random(self, *size: int, std: float = 1.0) -> Tensor:
+        values = torch.empty(size, device=self.device, dtype=self.dtype)
+        return values.normal_(0.0, std, generator=self.generator)
+
+    def _give_gradients(self) -> None:
+        found = {name: p.grad for name, p in self.drafter.named_parameters() if p.grad is not None}
+        if self.masters.borrows:
+            self.masters.borrow(found)
+            return
+        for master, gradient in zip(self.masters.gradients(), found.values(), strict=True):
+            master.copy_(gradient)
+
+
+def bench_drafter(config: Config, repeats: int) -> dict[str, Any]:
+    """Step time, its parts, memory and loss for each bucket. Random weights; every step draws new anchors."""
+    device = torch.device(config.drafter.devices[0])
+    compile_guard.configure_thread(1, len(config.data.buckets))
+    results = [_bench_length(config, length, device, repeats) for length in config.data.buckets]
+    return {"stage": "drafter", **machine(device), "results": results}
+
+
+def _bench_length(config: Config, length: int, device: torch.device, repeats: int) -> dict[str, Any]:
+    bench = DrafterBench(config, length, device)
+    started = time.perf_counter()
+    bench.step()
+    wait(device)
+    first = time.perf_counter() - started
+    bench.step()
+    compiled = compile_guard.compiled_graphs()
+    reset_peak(device)
+    whole = time_call(bench.step, device, repeats=repeats)
+    peak = peak_gb(device)
+    forward_backward = time_call(bench.forward_backward, device, repeats=repeats)
+    optimizer = time_call(bench.optimize, device, repeats=repeats)
+    tokens = bench.input_ids.numel()
+    return {
+        "rows": bench.input_ids.shape[0],
+        "length": length,
+        "anchors": config.objective.num_anchors,
+        "block": config.drafter.block_size,
+        "head_precision": config.objective.head_precision,
+        "state_dtype": config.optimizer.state_dtype,
+        "step_ms": whole.total_ms,
+        "step_ms_range": [whole.fastest_ms, whole.slowest_ms],
+        "host_ms": whole.host_ms,
+        "forward_backward_ms": forward_backward.total_ms,
+        "optimizer_ms": optimizer.total_ms,
+        "tokens_per_second": round(tokens / whole.total_ms * 1e3, 1),
+        "peak_gb": peak,
+        "first_step_s": round(first, 2),
+        "recompiles": compile_guard.compiled_graphs() - compiled,
+    }
+
+
+def _drafter_on(config: Config, target: TargetShape, device: torch.device, dtype: torch.dtype) -> Drafter:
+    """Random weights made on the device itself: a large drafter takes long on the CPU."""
+    with torch.device(device):
+        drafter = Drafter(
+            drafter_shape(config.drafter, target),
+            compiled=config.runtime.compile,
+            checkpointed=config.runtime.gradient_checkpointing,
+        ).to(dtype)
+    for parameter in drafter.parameters():
+        if parameter.ndim == 2:
+            parameter.data.normal_(0.0, 0.02)
+    return drafter

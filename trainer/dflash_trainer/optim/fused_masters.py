@@ -1,0 +1,99 @@
+"""Masters of a bf16 replica on CUDA: AdamW in one pass over memory, straight from the replica's gradients.
+
+`Masters` widens the gradients to fp32, clips them, steps and copies back: eight passes. Here one kernel a weight reads
+the gradient, the master and the moments once and writes master, moments and replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from dflash_trainer.config import OptimizerConfig
+from dflash_trainer.optim.fused_step import StepNumbers, fused_step
+from dflash_trainer.optim.masters import Masters
+
+
+class FusedMasters(Masters):
+    """The weights an owner updates, with their moments. State names are those of torch.optim.AdamW."""
+
+    updates_replica = True
+
+    def __init__(self, replica: Mapping[str, Tensor], config: OptimizerConfig, *, borrows: bool) -> None:
+        self.borrows = borrows
+        self._config = config
+        self._replica = {name: weight.detach() for name, weight in replica.items()}
+        self.weights = {name: weight.float() for name, weight in self._replica.items()}
+        if not borrows:
+            for weight in self.weights.values():
+                weight.grad = torch.zeros_like(weight)
+        self._borrowed: dict[str, Tensor] = {}
+        self._create_state()
+
+    def borrow(self, gradients: Mapping[str, Tensor]) -> None:
+        """Use these gradients in the next norm and update, without copying them."""
+        self._borrowed = dict(gradients)
+
+    def gradients(self) -> list[Tensor]:
+        """Gradients, one a weight, in the order of `weights`."""
+        return [self._borrowed[name] for name in self.weights] if self.borrows else super().gradients()
+
+    def norm(self) -> Tensor:
+        """Euclidean norm of this part's gradient in fp32, a scalar on the device."""
+        norms = torch._foreach_norm(self.gradients(), 2.0, torch.float32)
+        return torch.linalg.vector_norm(torch.stack(norms))
+
+    def update(self, *, lr: float, scale: float) -> None:
+        """Take a step with rate `lr` on the gradients times `scale`; the replica is updated too."""
+        config = self._config
+        betas = (config.betas[0], config.betas[1])
+        steps = int(next(iter(self._state.values()))["step"].item()) + 1
+        numbers = self._numbers(lr, scale, *(1 - beta**steps for beta in betas))
+        for (name, master), gradient in zip(self.weights.items(), self.gradients(), strict=True):
+            state = self._state[name]
+            state["step"] += 1
+            fused_step(
+                master,
+                state["exp_avg"],
+                state["exp_avg_sq"],
+                gradient,
+                self._replica[name],
+                numbers,
+                betas=betas,
+                eps=config.eps,
+                weight_decay=config.weight_decay if master.ndim == 2 else 0.0,
+            )
+        self._borrowed = {}
+
+    def _numbers(self, *values: float) -> StepNumbers:
+        device = next(iter(self.weights.values())).device
+        return StepNumbers(*torch.tensor(values, dtype=torch.float32, device=device).unbind())
+
+    def _state_of(self) -> dict[str, dict[str, Tensor]]:
+        return self._state
+
+    def _create_state(self) -> None:
+        """Zero moments, and the kernel compiled: a step of rate 0 on gradients of 0 that is then forgotten."""
+        dtype = getattr(torch, self._config.state_dtype)
+        self._state = {
+            name: {
+                "step": torch.zeros((), dtype=torch.float32),
+                "exp_avg": torch.zeros_like(weight, dtype=dtype),
+                "exp_avg_sq": torch.zeros_like(weight, dtype=dtype),
+            }
+            for name, weight in self.weights.items()
+        }
+        if self.borrows:
+            self.borrow({name: torch.zeros_like(weight) for name, weight in self._replica.items()})
+        self.update(lr=0.0, scale=0.0)
+        for state in self._state.values():
+            state["step"].zero_()
+
+
+def make_masters(replica: Mapping[str, Tensor], config: OptimizerConfig, *, borrows: bool) -> Masters:
+    """Fused where it applies: bf16 on CUDA with AdamW. `borrows`: gradients need no summing over workers or boxes."""
+    weights = list(replica.values())
+    fused = config.kind == "adamw" and all(w.is_cuda and w.dtype == torch.bfloat16 for w in weights)
+    return FusedMasters(replica, config, borrows=borrows) if fused and weights else Masters(replica, config)

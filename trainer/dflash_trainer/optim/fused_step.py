@@ -1,0 +1,63 @@
+"""AdamW in one pass over memory: bf16 gradient in; fp32 master, two moments and bf16 replica out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dflash_trainer.compile_guard import compile_once
+
+
+class StepNumbers(NamedTuple):
+    """The scalars of a step, as tensors on the device so that a new value never compiles anything."""
+
+    lr: Tensor
+    scale: Tensor
+    """Multiplies the gradient: clipping and averaging."""
+    correction1: Tensor
+    correction2: Tensor
+    """1 - beta ** step."""
+
+
+def fused_step(
+    master: Tensor,
+    first: Tensor,
+    second: Tensor,
+    gradient: Tensor,
+    replica: Tensor,
+    numbers: StepNumbers,
+    *,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+) -> None:
+    """Update one weight in place, all five tensors of one shape. On CUDA a single kernel."""
+    update = compile_once(_update, any_size=True) if master.is_cuda else _update
+    flat = (x.view(-1) for x in (master, first, second, gradient, replica))
+    update(*flat, numbers, betas=betas, eps=eps, weight_decay=weight_decay)
+
+
+@torch.no_grad()
+def _update(
+    master: Tensor,
+    first: Tensor,
+    second: Tensor,
+    gradient: Tensor,
+    replica: Tensor,
+    numbers: StepNumbers,
+    *,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+) -> None:
+    wide = gradient.float() * numbers.scale
+    moment = first.float() * betas[0] + wide * (1 - betas[0])
+    square = second.float() * betas[1] + wide * wide * (1 - betas[1])
+    first.copy_(moment)
+    second.copy_(square)
+    direction = (moment / numbers.correction1) / ((square / numbers.correction2).sqrt() + eps)
+    new = master * (1 - numbers.lr * weight_decay) - numbers.lr * direction
+    master.copy_(new)
+    replica.copy_(new)
