@@ -39,7 +39,7 @@ def made(path: str, window: int = 0) -> tuple[Target, DrafterSite, Decoder]:
     target = load_target(config, "cpu", whole=True)
     site = place_drafter(config, target, "cpu")
     assert isinstance(site.head, PlainHead)
-    return target, site, Decoder(target, site, site.head, capacity=100, compiled=False)
+    return target, site, Decoder(target, site, site.head, capacity=100, compiled=False, graphed=False)
 
 
 @pytest.mark.parametrize("window", [0, 6])

@@ -31,10 +31,12 @@ class Decoded:
 class Decoder:
     """Answers prompts, one at a time. `capacity` is the longest prompt and answer together.
 
-    `compiled` compiles the layers of the two steps that repeat; on CUDA each of them is one recorded graph.
+    `compiled` compiles the layers of the two steps that repeat; `graphed` (CUDA) records each as one graph.
     """
 
-    def __init__(self, target: Target, site: DrafterSite, head: HeadProducts, *, capacity: int, compiled: bool) -> None:
+    def __init__(
+        self, target: Target, site: DrafterSite, head: HeadProducts, *, capacity: int, compiled: bool, graphed: bool
+    ) -> None:
         room = -(-(capacity + 2 * site.drafter.shape.block_size) // 64) * 64
         self.block = site.drafter.shape.block_size
         self.target = CachedTarget(target, room)
@@ -43,8 +45,8 @@ class Decoder:
         self._compiled = compiled
         self._token_1 = torch.zeros(1, dtype=torch.int64, device=self._device)
         self._start = torch.zeros((), dtype=torch.int64, device=self._device)
-        self._plain = RecordedStep(self._plain_step, self._device)
-        self._speculative = RecordedStep(self._speculative_step, self._device)
+        self._plain = RecordedStep(self._plain_step, self._device, graphed=graphed)
+        self._speculative = RecordedStep(self._speculative_step, self._device, graphed=graphed)
 
     def warm(self) -> None:
         """Compile and record both steps."""

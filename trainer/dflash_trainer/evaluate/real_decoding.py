@@ -72,8 +72,9 @@ def decode_held_out(
     """Answer the first `prompts` prompts of data.eval_path with at most `limit` tokens each, both ways."""
     asked = held_out_prompts(Path(config.data.eval_path), prompts)
     capacity = max(map(len, asked)) + limit
-    compiled = config.runtime.compile and target.device.type == "cuda"
-    decoder = Decoder(target, site, head, capacity=capacity, compiled=compiled)
+    cuda = target.device.type == "cuda"
+    compiled, graphed = config.runtime.compile and cuda, config.target.cuda_graphs and cuda
+    decoder = Decoder(target, site, head, capacity=capacity, compiled=compiled, graphed=graphed)
     decoder.warm()
     stop = end_of_turn(target)
     plain, speculative = [], []

@@ -11,15 +11,16 @@ from torch import Tensor
 class RecordedStep:
     """`step` reads and writes tensors that stay where they are, and returns one. Used by one thread."""
 
-    def __init__(self, step: Callable[[], Tensor], device: torch.device) -> None:
+    def __init__(self, step: Callable[[], Tensor], device: torch.device, *, graphed: bool) -> None:
         self._step = step
         self._device = device
+        self._graphed = graphed
         self._graph: torch.cuda.CUDAGraph | None = None
         self._output: Tensor | None = None
 
     def record(self) -> None:
         """Compile and record; the step runs twice, so begin a sequence anew afterwards."""
-        if self._device.type != "cuda":
+        if not self._graphed:
             self._step()
             return
         stream = torch.cuda.Stream(self._device)
