@@ -46,12 +46,14 @@ class Place:
         shape_id: hash of all that decides what gets compiled: code, shapes, types, devices.
         hardware: GPU model, or CPU model with its instruction sets, in words.
         env_id: the environment.
+        compiles: whether this configuration compiles or tunes anything at all.
     """
 
     cache_id: str
     shape_id: str
     hardware: str
     env_id: str
+    compiles: bool = True
 
     @property
     def job_id(self) -> str:
@@ -116,6 +118,7 @@ def place(layout: Layout, selection: Selection, resolved: Mapping[str, Any], fou
         cache_id=_short(f"{selection.env_id} {hardware}"),
         hardware=hardware,
         env_id=selection.env_id,
+        compiles=bool(wanted) or bool(dict(resolved["config"].get("runtime") or {}).get("compile", True)),
         shape_id=_short(told + files.tree_hash(trainer / "dflash_trainer")),
     )
 
@@ -132,6 +135,8 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 def look(layout: Layout, where: Place) -> Look:
     """Tell how warm the cache is, comparing every recorded file with its checksum."""
+    if not where.compiles:
+        return Look("warm", "this configuration compiles nothing", proof={"misses": 0})
     folder = layout.cache(where.cache_id)
     record = read_record(folder)
     if not record and not has_files(folder):

@@ -96,6 +96,8 @@ def phase_text(run: runs.Run) -> str:
     if not state:
         return "starting"
     part = f" {state['done']}/{state['total']}" if state.get("total") else ""
+    if state.get("phase") == "training":  # its detail is the newest step, which is shown in full elsewhere
+        return f"training{part}"
     return f"{state.get('phase', '?')}{part} {state.get('detail', '')}".strip()
 
 
@@ -285,8 +287,8 @@ def commands(layout: Layout, run: runs.Run) -> dict[str, str]:
     return {
         "attach": attach,
         "log": f"tail -F {run.log}",
-        "status": "ansible-playbook playbooks/status.yml",
-        "stop": "ansible-playbook playbooks/stop.yml",
+        "status": ".venv/bin/ansible-playbook playbooks/status.yml",
+        "stop": ".venv/bin/ansible-playbook playbooks/stop.yml",
     }
 
 

@@ -63,7 +63,7 @@ class Server:
 
     def attach_command(self, name: str) -> str:
         """Return what a person types to see session `name`."""
-        return f"tmux -S {shlex.quote(str(self.socket))} attach -t ={name}"
+        return f"tmux -S {shlex.quote(str(self.socket))} attach -t '={name}'"
 
     def sessions(self) -> list[Session]:
         """Return the sessions of this server; none when no server listens."""
