@@ -189,20 +189,29 @@ ARGUMENTS: dict[str, dict[str, Any]] = WANTED | {
 }
 
 
-def main() -> None:
-    """Translate arguments, provision, report."""
-    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+def act(module: AnsibleModule) -> dict[str, Any]:
+    """Provision, and return the module's result.
+
+    Raises:
+        OpsError: it cannot be done as asked.
+    """
     given = {name: module.params[name] for name in WANTED}
     given["mounts"] = tuple(Mount(**mount) for mount in given["mounts"])
+    return provision(
+        Host(module.params["pct"]),
+        Wanted(**given),
+        installer=module.params["driver_installer"],
+        driver_check=module.params["driver_check"],
+        allow_restart=module.params["allow_restart"],
+        check_mode=module.check_mode,
+    )
+
+
+def main() -> None:
+    """Be a module of the Proxmox host, where there is no box's root and no operator lock."""
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        result = provision(
-            Host(module.params["pct"]),
-            Wanted(**given),
-            installer=module.params["driver_installer"],
-            driver_check=module.params["driver_check"],
-            allow_restart=module.params["allow_restart"],
-            check_mode=module.check_mode,
-        )
+        result = act(module)
     except OpsError as error:
         module.fail_json(msg=str(error), **error.facts)
     module.exit_json(**result)
