@@ -1,0 +1,45 @@
+"""Says who the running playbook is, and whether a holder of this very controller still lives."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+MODULE_UTILS = str(Path(__file__).resolve().parents[2] / "plugins/module_utils")
+if MODULE_UTILS not in sys.path:
+    sys.path.append(MODULE_UTILS)
+
+from dflash_ops import operator_lock
+
+
+class ActionModule(ActionBase):
+    """One remote call; a second one when the holder was a playbook of this machine that died."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _supports_async = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Take or give back the box."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        what = str(arguments.get("what") or "")
+        # Tasks run in a fork of the playbook's process, which is the one that lives as long as the playbook.
+        arguments["holder"] = operator_lock.holder_of(os.getppid(), what=what).as_dict()
+        arguments["holder"].pop("token")
+        told = self.ask(arguments, task_vars)
+        held = told.get("held_by")
+        if held and operator_lock.is_dead_here(held):
+            told = self.ask({**arguments, "known_dead": held["token"]}, task_vars)
+        if told.get("taken_over"):
+            Display().display(f"  the box was held by {told['taken_over']}, which is gone; taken over")
+        return {**result, **told}
+
+    def ask(self, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Call the module."""
+        return dict(self._execute_module(module_name="dflash_lock", module_args=arguments, task_vars=task_vars))
