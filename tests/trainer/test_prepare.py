@@ -56,7 +56,12 @@ def answers(chat: ChatTokenizer, sample: Sample) -> list[str]:
     return found
 
 
-TURNS = [Message("user", "Hi"), Message("assistant", "Hello there."), Message("user", "Bye"), Message("assistant", "Ciao!")]
+TURNS = [
+    Message("user", "Hi"),
+    Message("assistant", "Hello there."),
+    Message("user", "Bye"),
+    Message("assistant", "Ciao!"),
+]
 
 
 def test_mask_is_on_the_answers_and_their_end_only(chat: ChatTokenizer) -> None:

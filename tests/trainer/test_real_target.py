@@ -19,7 +19,15 @@ def test_regenerated_answer_is_the_stored_one(tmp_path: Path) -> None:
     """The first prompts of the repository, answered by the target now, begin as the demo data does."""
     prompts = (DEMO / "prompts-eval.jsonl").read_text().splitlines()[:3]
     (tmp_path / "prompts.jsonl").write_text("\n".join(prompts))
-    words = ["prepare", "--config", CONFIG, "--input", str(tmp_path / "prompts.jsonl"), "--output", str(tmp_path / "out")]
+    words = [
+        "prepare",
+        "--config",
+        CONFIG,
+        "--input",
+        str(tmp_path / "prompts.jsonl"),
+        "--output",
+        str(tmp_path / "out"),
+    ]
     assert run([*words, "--regenerate", "--max-new-tokens", "8", "--batch", "3"]) == 0
     now, stored = ArrowSamples.open(tmp_path / "out"), ArrowSamples.open(DEMO / "eval")
     for index in range(3):
