@@ -3,6 +3,7 @@
 The holder is a playbook on the controller, which the box cannot see in general: it renews its lease with every call.
 When controller and box share one process table the holder's process is looked at too, so its death is known at once.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -66,8 +67,14 @@ def this_machine() -> str:
 def holder_of(pid: int, *, what: str) -> Holder:
     """Describe the playbook process `pid` of this machine as a holder."""
     process = processes.look(pid)
-    return Holder(operator=getpass.getuser(), host=socket.gethostname(), pid=pid,
-                  start_ticks=process.start_ticks if process else 0, machine=this_machine(), what=what)
+    return Holder(
+        operator=getpass.getuser(),
+        host=socket.gethostname(),
+        pid=pid,
+        start_ticks=process.start_ticks if process else 0,
+        machine=this_machine(),
+        what=what,
+    )
 
 
 def holder_from(value: dict[str, Any]) -> Holder:
@@ -108,11 +115,29 @@ def refusal(held: dict[str, Any], path: Path, *, now: float) -> OpsError:
         f"This box is held by {held['operator']} on {held['host']} (pid {held['pid']}) since {since} "
         f"({minutes:.0f} min) for: {held['what'] or 'a playbook'}.",
         remedy=f"wait for it; if it is gone, its hold ends in {max(0.0, held['expires_at'] - now):.0f} s ({path})",
-        facts={"held_by": held})
+        facts={"held_by": held},
+    )
 
 
-def acquire(layout: Layout, holder: Holder, *, lease: float = LEASE_SECONDS, known_dead: str = "",
-            now: float | None = None) -> dict[str, Any]:
+def refuse_other(
+    layout: Layout, holder: Holder, *, known_dead: str = "", now: float | None = None
+) -> dict[str, Any] | None:
+    """Return the stale lock of another holder, if there is one; changes nothing.
+
+    Raises:
+        OpsError: another holder is alive.
+    """
+    moment = time.time() if now is None else now
+    held = read(layout)
+    other = held if held and held["token"] != holder.token else None
+    if other and not (other["expires_at"] <= moment or other["token"] == known_dead or is_dead_here(other)):
+        raise refusal(other, layout.operator_lock, now=moment)
+    return other
+
+
+def acquire(
+    layout: Layout, holder: Holder, *, lease: float = LEASE_SECONDS, known_dead: str = "", now: float | None = None
+) -> dict[str, Any]:
     """Take or renew the box for `holder`.
 
     Args:
@@ -131,9 +156,7 @@ def acquire(layout: Layout, holder: Holder, *, lease: float = LEASE_SECONDS, kno
     moment = time.time() if now is None else now
     with _guard(layout):
         held = read(layout)
-        other = held if held and held["token"] != holder.token else None
-        if other and not (other["expires_at"] <= moment or other["token"] == known_dead or is_dead_here(other)):
-            raise refusal(other, layout.operator_lock, now=moment)
+        other = refuse_other(layout, holder, known_dead=known_dead, now=moment)
         since = held["since"] if held and not other else moment
         lock = {**holder.as_dict(), "since": since, "expires_at": moment + lease}
         files.write_json(layout.operator_lock, lock)

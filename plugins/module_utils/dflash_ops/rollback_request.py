@@ -49,7 +49,7 @@ def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
         )
     where = Place(str(entry.get("cache_id")), str(entry.get("shape_id")), str(entry.get("hardware")), selection.env_id)
     archive = cache_archive.find(layout, where.cache_id)
-    expected = dict(entry.get("speed") or {}).get("best_tok_s") or 0
+    expected = dict(entry.get("speed") or {}).get("tok_s") or 0
     return {
         "run_id": entry["run_id"],
         "env_id": selection.env_id,
