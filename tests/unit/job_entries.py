@@ -36,3 +36,8 @@ def spawn(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     Path(arguments["pid_file"]).write_text(str(child.pid))
     progress.say("child started")
     return {"rc": child.wait()}
+
+
+def echo(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Return what the runner was given."""
+    return dict(arguments)

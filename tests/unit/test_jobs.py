@@ -92,6 +92,14 @@ def test_environment_of_the_runner_is_explicit(layout: Layout, start: Callable[.
     assert seen[jobs.JOB_MARK] == jobs.mark_of(layout, "job-1")
 
 
+def test_a_home_relative_root_is_the_callers_in_the_job_too(layout: Layout, start: Callable[..., jobs.Snapshot],
+                                                             tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
+    start("echo", root="~/dflash", workspace="")
+    given = wait_end(layout).exit["result"]
+    assert given == {"root": str(layout.root), "workspace": str(layout.workspace)}
+
+
 def test_second_caller_attaches(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
     first = start("count", total=20)
     runner = runner_of(layout)

@@ -252,7 +252,7 @@ def start_or_attach(layout: Layout, job_id: str, entry: str, arguments: Mapping[
         with try_lock(layout, job_id) as lock:
             if lock is not None:
                 return _start(layout, job_id, lock, environment=environment,
-                              message={"entry": entry, "title": title, "arguments": dict(arguments)})
+                              message={"entry": entry, "title": title, "arguments": _absolute(layout, arguments)})
         state = state_of(folder)
         if state == "running":
             return snapshot(layout, job_id, attached=True)
@@ -262,6 +262,12 @@ def start_or_attach(layout: Layout, job_id: str, entry: str, arguments: Mapping[
             raise OpsError(f"Job {job_id} is held by a process that neither runs it nor ends.",
                            remedy=f"see who holds {layout.jobs / f'.{job_id}.lock'} (fuser) and end it")
         time.sleep(0.1)
+
+
+def _absolute(layout: Layout, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a job the folders themselves: its plain environment may expand ~ to another home than the caller's."""
+    folders = {"root": str(layout.root), "workspace": str(layout.workspace)}
+    return {**arguments, **{name: folder for name, folder in folders.items() if name in arguments}}
 
 
 def _start(layout: Layout, job_id: str, lock: int, *, message: dict[str, Any],
