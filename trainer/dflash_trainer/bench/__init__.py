@@ -1,5 +1,1 @@
 """Measures the stages of a run by themselves: `bench drafter|target|pipeline`."""
-
-
-
-

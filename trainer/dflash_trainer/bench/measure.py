@@ -34,7 +34,10 @@ def time_call(call: Callable[[], object], device: torch.device, *, repeats: int,
         totals.append((time.perf_counter() - started) * 1e3)
         hosts.append((returned - started) * 1e3)
     return Timing(
-        round(statistics.median(totals), 3), round(statistics.median(hosts), 3), round(min(totals), 3), round(max(totals), 3)
+        round(statistics.median(totals), 3),
+        round(statistics.median(hosts), 3),
+        round(min(totals), 3),
+        round(max(totals), 3),
     )
 
 

@@ -19,7 +19,6 @@ from dflash_trainer.compile_guard import compile_once
 from dflash_trainer.model.mask_tiles import TILE, MaskTiles, mask_tiles
 from dflash_trainer.model.masks import block_mask_mod, dense_mask
 
-
 KERNEL_OPTIONS: dict[str, int] = {}
 """Tile sizes, warps and stages of flex_attention's kernels; empty: torch's own choice."""
 
@@ -80,5 +79,7 @@ def flex_over_tiles(q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Ten
         BLOCK_SIZE=(TILE, TILE),
         mask_mod=block_mask_mod(visible.anchors_RN, visible.valid_RN, **layout._asdict()),
     )
-    mixed: Tensor = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, kernel_options=dict(KERNEL_OPTIONS) or None)
+    mixed: Tensor = flex_attention(
+        q, k, v, block_mask=mask, enable_gqa=True, kernel_options=dict(KERNEL_OPTIONS) or None
+    )
     return mixed

@@ -83,9 +83,7 @@ def _anchor_range(
     return low_RI, high_RI, valid_RIW.any(-1), (valid_RIW | ~inside_IW).all(-1)
 
 
-def _own_tiles(
-    first_I: Tensor, last_I: Tensor, start_J: Tensor, end_J: Tensor, *, context: int, block: int
-) -> Tensor:
+def _own_tiles(first_I: Tensor, last_I: Tensor, start_J: Tensor, end_J: Tensor, *, context: int, block: int) -> Tensor:
     """Tiles where a query block may meet its own draft keys, [I, J]."""
     first_J = (start_J - context).clamp(min=0) // block
     last_J = (end_J - context).clamp(min=0) // block

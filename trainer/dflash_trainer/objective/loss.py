@@ -114,9 +114,7 @@ def with_noise(states: Tensor, std: float, generator: torch.Generator | None) ->
     return states + std * noise
 
 
-def block_inputs(
-    input_ids_BS: Tensor, anchors_BN: Tensor, valid_BN: Tensor, *, block: int, mask_token: int
-) -> Tensor:
+def block_inputs(input_ids_BS: Tensor, anchors_BN: Tensor, valid_BN: Tensor, *, block: int, mask_token: int) -> Tensor:
     """[anchor token, MASK x (block-1)] for every block, [B, N*block]; a masked block is all MASK."""
     ids = torch.full((*anchors_BN.shape, block), mask_token, dtype=input_ids_BS.dtype, device=input_ids_BS.device)
     ids[:, :, 0] = torch.where(valid_BN, input_ids_BS.gather(1, anchors_BN), mask_token)

@@ -29,8 +29,8 @@ def logits_gradient_cuda_(logits_MV: Tensor, labels_M: Tensor, lse_M: Tensor, we
     return logits_MV
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _row_terms(logits, labels, log_q, lse, best, columns, stride, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _row_terms(logits, labels, log_q, lse, best, columns, stride, COLUMNS: tl.constexpr):  # type: ignore  # noqa: ANN001, ANN202
     """Each lane keeps its own running maximum, its place and its sum; lanes meet once, at the end."""
     row = tl.program_id(0)
     start = logits + row.to(tl.int64) * stride
@@ -55,8 +55,8 @@ def _row_terms(logits, labels, log_q, lse, best, columns, stride, COLUMNS: tl.co
     tl.store(best + row, winner.to(tl.int64))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _gradient(logits, labels, lse, weight, columns, stride, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _gradient(logits, labels, lse, weight, columns, stride, COLUMNS: tl.constexpr):  # type: ignore  # noqa: ANN001, ANN202
     """In place: every element is read and written by one program only."""
     row = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

@@ -4,7 +4,7 @@ On CUDA the rule itself is flash-linear-attention's kernel. All around it (norm,
 that compiles into a few kernels, so that no other kernel package is needed.
 """
 
-# Shape letters: B rows, S tokens, D hidden, C convolution channels, J key heads, H value heads, E key size, F value size.
+# Shape letters: B rows, S tokens, D hidden, C convolution channels, J key heads, H value heads, E key size, F value.
 
 from __future__ import annotations
 
@@ -141,15 +141,13 @@ def reference_delta_rule(
     outputs = []
     for start in range(0, q.shape[2], _CHUNK):
         part = slice(start, start + _CHUNK)
-        output, memory = _chunk_rule(q[:, :, part], k[:, :, part], v[:, :, part], decay[:, :, part], beta[:, :, part], memory)
+        output, memory = _chunk_rule(*(x[:, :, part] for x in (q, k, v, decay, beta)), memory)
         outputs.append(output)
     result = torch.cat(outputs, dim=2).transpose(1, 2).to(inputs.v.dtype)
     return result, memory if keep else None
 
 
-def _chunk_rule(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor
-) -> tuple[Tensor, Tensor]:
+def _chunk_rule(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """One chunk of T tokens; all [B, H, T, ...], memory [B, H, E, F]."""
     total = decay.cumsum(-1)
     between = torch.exp((total[..., :, None] - total[..., None, :]).tril()).tril()

@@ -133,9 +133,7 @@ def plan_of_config(shape: TargetShape, text_config: Any) -> TargetPlan:
             text_config.linear_value_head_dim,
         )
     frequencies, scale = _frequencies_of_config(shape, text_config)
-    return TargetPlan(
-        shape=shape, kinds=kinds, delta_net=heads, inverse_frequencies=frequencies, rope_scale=scale
-    )
+    return TargetPlan(shape=shape, kinds=kinds, delta_net=heads, inverse_frequencies=frequencies, rope_scale=scale)
 
 
 def rope_tables(plan: TargetPlan, positions_S: Tensor) -> tuple[Tensor, Tensor]:
