@@ -5,6 +5,7 @@
 NAME is a link to NAME-<hash>, which is made aside: whole or absent. Wheels are taken from the folders that pip and uv
 are configured with (PIP_FIND_LINKS, UV_FIND_LINKS), else from the indexes of the lock.
 """
+
 from __future__ import annotations
 
 import fcntl
@@ -26,28 +27,44 @@ LOCKS = (REPO / "trainer/locks/cpu.lock", REPO / "requirements/trainer-tests.loc
 WHOLE = "made-from.lock"
 
 
-def folders_of_pip() -> tuple[Path, ...]:
-    """Return the folders of wheels that this machine is configured with."""
-    words = f"{os.environ.get('PIP_FIND_LINKS', '')} {os.environ.get('UV_FIND_LINKS', '').replace(',', ' ')}".split()
-    return tuple(Path(word) for word in dict.fromkeys(words) if Path(word).is_dir())
-
-
 def install(target: Path, python: interpreters.Interpreter) -> None:
     """Fill `target` from both locks."""
     uv = str(Path(sys.executable).parent / "uv")
-    environment = {**os.environ, "UV_LINK_MODE": "copy", "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never",
-                   "UV_SYSTEM_CERTS": "1"}
-    subprocess.run([uv, "venv", "--quiet", "--no-project", "--python", str(python.path), str(target)], check=True,
-                   env=environment)
+    environment = {
+        **os.environ,
+        "UV_LINK_MODE": "copy",
+        "UV_NO_CONFIG": "1",
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_SYSTEM_CERTS": "1",
+    }
+    subprocess.run(
+        [uv, "venv", "--quiet", "--no-project", "--python", str(python.path), str(target)], check=True, env=environment
+    )
     for path in LOCKS:
         lock = lockfile.parse(path.read_text())
-        for part in sources.plan(lock, sources.Sources({}, folders_of_pip()), python=python.short):
+        for part in sources.plan(lock, sources.Sources({}, sources.folders_of_this_machine()), python=python.short):
             with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
                 wanted.write(sources.requirement_lines(part.pins))
                 wanted.flush()
-                subprocess.run([uv, "pip", "install", "--quiet", "--python", str(target / "bin/python"), "--no-deps",
-                                "--require-hashes", "--only-binary", ":all:", *part.options, "-r", wanted.name],
-                               check=True, env=environment)
+                subprocess.run(
+                    [
+                        uv,
+                        "pip",
+                        "install",
+                        "--quiet",
+                        "--python",
+                        str(target / "bin/python"),
+                        "--no-deps",
+                        "--require-hashes",
+                        "--only-binary",
+                        ":all:",
+                        *part.options,
+                        "-r",
+                        wanted.name,
+                    ],
+                    check=True,
+                    env=environment,
+                )
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,12 @@ class Part:
     pins: tuple[Pin, ...]
     options: tuple[str, ...]
     index: str
+
+
+def folders_of_this_machine() -> tuple[Path, ...]:
+    """Return the folders of wheels that pip and uv are told of in the caller's environment."""
+    words = f"{os.environ.get('PIP_FIND_LINKS', '')} {os.environ.get('UV_FIND_LINKS', '').replace(',', ' ')}".split()
+    return tuple(Path(word) for word in dict.fromkeys(words) if Path(word).is_dir())
 
 
 def wheel_names(folders: Sequence[Path]) -> dict[str, list[str]]:
