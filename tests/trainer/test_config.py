@@ -80,7 +80,8 @@ def test_train_with_a_bad_configuration_leaves_nothing_behind(tiny: TinyRun) -> 
 
 
 def test_config_json_loads_no_torch_and_answers_at_once(tiny: TinyRun) -> None:
-    code = "import sys; from dflash_trainer.cli import run; rc = run(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(rc)"
+    code = "import sys; from dflash_trainer.cli import run; rc = run(sys.argv[1:])\n"
+    code += "assert 'torch' not in sys.modules; sys.exit(rc)"
     words = ["config", "--json", "--config", str(tiny.config_file), "--set", 'target.devices=["cuda:0","cuda:1"]']
     started = time.monotonic()
     done = subprocess.run(

@@ -19,9 +19,10 @@ QWEN_LIKE = r"""
 {%- for m in messages -%}
   {{- '<|im_start|>' + m.role + '\n' -}}
   {%- if m.role == 'assistant' -%}
-    {%- set thought = m.content.split('</think>')[0].replace('<think>', '').strip() if '</think>' in m.content else '' -%}
+    {%- set parts = m.content.split('</think>') -%}
+    {%- set thought = parts[0].replace('<think>', '').strip() if parts|length > 1 else '' -%}
     {%- if loop.last -%}{{- '<think>\n' + thought + '\n</think>\n\n' -}}{%- endif -%}
-    {{- m.content.split('</think>')[-1].strip() -}}
+    {{- parts[-1].strip() -}}
   {%- else -%}
     {{- m.content -}}
   {%- endif -%}
