@@ -5,7 +5,7 @@
 
 Everything is made on the spot: prompts from templates, answers by the target (verb prepare), training (verb train; its
 number of steps follows from a short calibration run, so that the schedule ends with the time), evaluation (verb
-evaluate: in fp32, where answers must be equal token for token, and in bf16 on CUDA). Nothing is downloaded. The JSON
+evaluate: in fp32, where answers must be equal token for token, and in bf16). Nothing is downloaded. The JSON
 is written anew after each part, so a part that fails loses nothing before it.
 
 --random takes a random target and random ids instead, which proves a box in a minute or two.
@@ -110,9 +110,8 @@ def main() -> int:
     job.report = {"ok": False, "problems": [], "machine": machine(job), "minutes": job.options.minutes}
     write_config(job)
     parts: list[tuple[str, Callable[[Job], dict[str, Any]]]] = [("data", make_data), ("training", train)]
-    parts += [("export", export), ("decoding_float32", evaluate("float32"))]
-    if job.cuda:
-        parts.append(("decoding_bfloat16", evaluate("bfloat16")))
+    parts.append(("export", export))
+    parts += [(f"decoding_{dtype}", evaluate(dtype)) for dtype in job.options.dtypes]
     for name, part in parts:
         started = time.monotonic()
         try:
@@ -143,6 +142,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--answer-batch", type=int, default=1024, help="answers written at once")
     parser.add_argument("--device", default="cuda:0", help="cuda:0 or cpu")
     parser.add_argument("--prompts", type=int, default=32, help="held-out prompts that are decoded")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], help="types to decode in")
     parser.add_argument("--new-tokens", type=int, default=128, help="longest decoded answer")
     return parser.parse_args(words)
 
@@ -165,7 +165,7 @@ def write_config(job: Job) -> None:
         "target": json.dumps(target),
         "device": json.dumps(options.device),
         "dtype": json.dumps("bfloat16" if job.cuda else "float32"),
-        "buckets": json.dumps([longest // 2, longest]),
+        "buckets": json.dumps([longest]),
         "batch_tokens": longest * (32 if job.cuda else 2),
         "anchors": 64 if job.cuda else 8,
         "head_chunk": 7168 if job.cuda else 256,
