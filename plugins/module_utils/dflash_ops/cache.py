@@ -359,6 +359,7 @@ def warm_up(layout: Layout, selection: Selection, folder: Path, progress: Progre
     """
     report = folder / f".report-{name}.tmp"
     report.unlink(missing_ok=True)
+    layout.tmp.mkdir(mode=0o700, exist_ok=True)
     argv = trainer_command.command(layout, selection, "warmup", "--cache-dir", str(folder), "--report", str(report))
     values = trainer_command.environment(layout, selection, cache=folder)
     values |= {key: os.environ[key] for key in (jobs.JOB_MARK,) if key in os.environ}

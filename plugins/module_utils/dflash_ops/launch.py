@@ -242,6 +242,7 @@ def _build(layout: Layout, request: Request, record: Mapping[str, Any]) -> runs.
         by_hand=shlex.join([*_clean_shell(), str(folder / "start_training.sh")]),
     )
     shutil.rmtree(aside, ignore_errors=True)
+    layout.tmp.mkdir(mode=0o700, exist_ok=True)
     aside.mkdir()
     files.write_text(aside / "start_training.sh", script, mode=0o755)
     (aside / "train.log").touch()

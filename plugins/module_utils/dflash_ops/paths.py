@@ -52,6 +52,10 @@ class Layout:
         return self.root / "ops"
 
     @property
+    def tmp(self) -> Path:
+        return self.root / "tmp"
+
+    @property
     def runs(self) -> Path:
         return self.workspace / "runs"
 

@@ -101,6 +101,8 @@ def environment(layout: Layout, selection: Selection, *, cache: Path | None = No
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        # Inductor keeps precompiled headers below the temporary folder whatever its cache is: /tmp would lose them.
+        "TMPDIR": str(layout.tmp),
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
     }

@@ -1,0 +1,179 @@
+"""The compile cache with the real trainer and CPU inductor: cold, proved, damaged, restored, used by a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiny_runs import CONFIG, REPO, write_dataset
+
+sys.path.append(str(REPO / "plugins" / "module_utils"))
+
+from dflash_ops import cache, cache_archive, launch, living, metrics, processes, trainer_command  # noqa: E402
+from dflash_ops.errors import OpsError  # noqa: E402
+from dflash_ops.gpus import Survey  # noqa: E402
+from dflash_ops.jobs import Progress  # noqa: E402
+from dflash_ops.launch import Request  # noqa: E402
+from dflash_ops.paths import Layout  # noqa: E402
+from dflash_ops.trainer_command import Selection  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
+
+
+class Box:
+    """A box whose environment is the one these tests run in and whose release is this checkout."""
+
+    def __init__(self, root: Path) -> None:
+        self.layout = Layout.of(root)
+        env, release = self.layout.env("e1"), self.layout.release("r1")
+        venv.EnvBuilder(symlinks=True, with_pip=False).create(env)
+        site = next((env / "lib").glob("python3.*")) / "site-packages"
+        (site / "real.pth").write_text(f"{next(Path(sys.prefix).glob('lib/python3.*'))}/site-packages\n")
+        (env / "env.json").write_text("{}")
+        (release / "trainer" / "configs").mkdir(parents=True)
+        (release / "trainer" / "dflash_trainer").symlink_to(REPO / "trainer" / "dflash_trainer")
+        (release / "trainer" / "configs" / "tiny.toml").write_text(CONFIG.replace("compile = false", "compile = true"))
+        (release / "release.json").write_text("{}")
+        write_dataset(release / "trainer" / "configs" / "train", samples=24, seed=1)
+        write_dataset(release / "trainer" / "configs" / "eval", samples=6, seed=2)
+        self.selection = Selection("e1", "r1", "tiny.toml", extra=(("OMP_NUM_THREADS", "1"),))
+        self.resolved = trainer_command.resolved(self.layout, self.selection)
+        self.place = cache.place(self.layout, self.selection, self.resolved, Survey(state="none"))
+        self.folder = self.layout.cache(self.place.cache_id)
+        job = root / "job"
+        job.mkdir(parents=True)
+        self.progress = Progress(job)
+
+    def prewarm(self) -> dict[str, object]:
+        return cache.prewarm(self.layout, self.selection, self.place, self.progress)
+
+    def warm_up(self) -> dict[str, object]:
+        """One more process that only reads the cache; returns its report."""
+        return cache.warm_up(self.layout, self.selection, self.folder, self.progress, name="again")
+
+    def look(self) -> cache.Look:
+        return cache.look(self.layout, self.place)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Box:
+    """A box with a proved cache, made once."""
+    box = Box(tmp_path_factory.mktemp("cache") / "box")
+    box.prewarm()
+    return box
+
+
+@pytest.fixture
+def box(made: Box) -> Iterator[Box]:
+    """The proved cache, put back as it was after the test."""
+    kept = made.folder.with_name("kept")
+    shutil.copytree(made.folder, kept)
+    yield made
+    for found in living.all_living(made.layout).values():
+        processes.send(found, signal.SIGKILL)
+    shutil.rmtree(made.folder, ignore_errors=True)
+    kept.rename(made.folder)
+    for left in made.layout.caches.glob("*.damaged-*"):
+        shutil.rmtree(left)
+
+
+def test_cold_process_compiles_and_the_second_finds_all_of_it(made: Box) -> None:
+    now = made.look()
+    assert now.warm
+    counters = now.proof["counters"]
+    assert counters["fxgraph_cache_miss"] == counters["autograd_cache_miss"] == 0
+    assert counters["autograd_cache_hit"] + counters["fxgraph_cache_hit"] > 0
+    assert now.proof["cold_seconds"] > now.proof["warm_seconds"]
+    assert {row["bucket"] for row in now.proof["covered"]} == {16, 32}
+
+
+def test_case_44_nothing_that_makes_a_start_warm_lies_in_tmp(box: Box) -> None:
+    """Inductor's precompiled headers ignore its cache folder; they have to lie below the root as well."""
+
+    def headers() -> dict[str, int]:
+        found = box.layout.tmp.rglob("precompiled_headers/**/*.gch")
+        return {str(path): path.stat().st_mtime_ns for path in found}
+
+    before = headers()
+    assert before
+    assert box.warm_up()["misses"] == 0
+    assert headers() == before
+    values = trainer_command.environment(box.layout, box.selection, cache=box.folder)
+    assert [
+        name for name, value in values.items() if value.startswith("/tmp") and str(box.layout.root) not in value
+    ] == []
+
+
+@pytest.mark.parametrize("harm", ["truncated", "garbage", "empty"])
+def test_case_46_damage_is_found_and_the_cache_is_warm_again(box: Box, harm: str) -> None:
+    names = sorted(cache.read_record(box.folder)["files"])
+    victims = random.Random(harm).sample(names, max(3, len(names) // 4))
+    for name in victims:
+        path = box.folder / name
+        data = path.read_bytes()
+        path.write_bytes({"truncated": data[: len(data) // 2], "garbage": os.urandom(len(data)), "empty": b""}[harm])
+    assert box.look().state == "damaged"
+    box.prewarm()
+    assert box.look().warm
+    assert box.warm_up()["misses"] == 0
+
+
+def test_case_46_trainer_survives_a_cache_that_is_garbage_all_over(box: Box) -> None:
+    (box.folder / "cache.json").unlink()
+    for path in cache.kept_files(box.folder):
+        path.write_bytes(os.urandom(200))
+    box.prewarm()
+    assert box.look().warm
+
+
+def test_case_49_second_process_is_the_judge(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that nobody can read back is not warm, however well the first process did."""
+    shutil.rmtree(box.folder)
+    real = cache.warm_up
+
+    def forgetful(*arguments: object, name: str) -> dict[str, object]:
+        report = real(*arguments, name=name)  # type: ignore[arg-type]
+        if name == "cold":
+            shutil.rmtree(box.folder / "inductor")
+        return report
+
+    monkeypatch.setattr(cache, "warm_up", forgetful)
+    with pytest.raises(OpsError, match="is not warm: a second process had"):
+        box.prewarm()
+    assert not (box.folder / "cache.json").exists()
+
+
+def test_archive_restored_is_warm_without_compiling(box: Box) -> None:
+    note = cache_archive.pack(box.layout, box.place)
+    shutil.rmtree(box.folder)
+    cache_archive.unpack(box.layout, Path(str(note["path"])), box.place)
+    made = box.prewarm()
+    assert made["proof"]["cold_seconds"] is None  # type: ignore[index]
+    assert box.look().warm
+
+
+@pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
+def test_run_from_the_warm_cache_recompiles_nothing_and_leaves_the_cache_whole(box: Box) -> None:
+    request = Request(selection=box.selection, label="tiny", cache_id=box.place.cache_id, resume="never")
+    run = launch.start(box.layout, request, {"config": box.resolved["config"], "needs": box.resolved["needs"]})
+    deadline = time.monotonic() + 180
+    while len(rows := metrics.read_metrics(run.metrics)) < 5:
+        assert time.monotonic() < deadline, run.log.read_text()
+        assert not (run.folder / "exit.json").exists() or rows, run.log.read_text()
+        time.sleep(0.2)
+    assert [row["recompiles"] for row in rows] == [0] * len(rows)
+    assert box.look().warm
+    main = living.main_process(run)
+    if main is not None:
+        values = processes.environment_of(main.pid)
+        assert values["TORCHINDUCTOR_CACHE_DIR"] == str(box.folder / "inductor")
+    assert json.loads((run.folder / "run.json").read_text())["cache_id"] == box.place.cache_id
