@@ -41,7 +41,8 @@ def _python_with(requirement: str) -> Path:
         _install(folder, python, requirement)
         ready.touch()
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-    (packages / "beneath.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    beneath = [path for path in sys.path if Path(path).name == "site-packages"]
+    (packages / "beneath.pth").write_text("\n".join(beneath) + "\n", encoding="utf-8")
     return python
 
 
