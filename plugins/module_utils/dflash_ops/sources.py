@@ -88,6 +88,12 @@ def plan(lock: Lock, sources: Sources, *, python: str) -> list[Part]:
     groups: dict[str, list[Pin]] = {}
     plain: list[Pin] = []
     for pin in lock.pins:
+        if pin.name in lock.built and not in_folders(pin, wheels, python) and f"'{python}'" in pin.marker:
+            raise OpsError(
+                f"{pin.name}=={pin.version} was built by hand and recorded in the lock; no folder in "
+                f"python_env_find_links or python_env_wheelhouse has its wheel for Python {python}.",
+                remedy="put the wheel there, or take it out of trainer/locks/built.json and run `make lock`",
+            )
         if pin.name not in lock.indexes or in_folders(pin, wheels, python):
             plain.append(pin)
         else:
