@@ -12,13 +12,13 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help deploy test lint lock wheelhouse clean
-.PHONY: test-unit test-checks test-trainer test-lab molecule-default molecule-proxmox
+.PHONY: test-unit test-checks test-trainer test-lab test-proxmox molecule-default molecule-proxmox molecule-ssh-node
 
 help:
 	@sed -n 's/^#   \(make.*\)/  \1/p' Makefile
 	@echo '  make lock                       re-make every lock and say what moved'
 	@echo '  make wheelhouse PROFILE=cu128   every wheel of a lock in wheelhouse/, for boxes with no internet'
-	@echo '  pieces of make test: test-unit test-checks test-trainer test-lab molecule-default molecule-proxmox'
+	@echo '  pieces of make test: test-unit test-checks test-trainer molecule-default test-lab molecule-proxmox molecule-ssh-node'
 
 .PHONY: $(VENV)
 $(VENV):
@@ -31,7 +31,7 @@ $(VENV):
 deploy: $(VENV)
 	$(BIN)/ansible-playbook deploy.yml $(ARGS)
 
-test: lint test-checks test-unit test-trainer molecule-default test-lab molecule-proxmox
+test: lint test-checks test-unit test-trainer molecule-default test-proxmox
 
 lint: $(VENV)
 	$(BIN)/ruff check .
@@ -49,7 +49,11 @@ test-checks: $(VENV)
 test-trainer: .venv-trainer
 	PYTHONPATH=trainer .venv-trainer/bin/python -m pytest tests/trainer $(ARGS)
 
-# The LXC host behind sshd and pct: needs root.
+# All that needs the LXC host (tests/lab, root). Its root file systems are built once, and removed whatever happens.
+test-proxmox: $(VENV)
+	trap '$(BIN)/python tests/lab/lab.py purge' EXIT; export DFLASH_LAB_KEEP=1; \
+	  $(MAKE) test-lab && $(MAKE) molecule-proxmox && $(MAKE) molecule-ssh-node
+
 test-lab: $(VENV)
 	$(PYTEST) tests/lab $(ARGS)
 
@@ -58,6 +62,9 @@ molecule-default: $(VENV)
 
 molecule-proxmox: $(VENV)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test -s proxmox
+
+molecule-ssh-node: $(VENV)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test -s ssh_node
 
 lock: $(VENV)
 	$(BIN)/python tools/lock.py $(ARGS)

@@ -85,4 +85,4 @@ def remove_tree(top: Path) -> None:
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]
     for mount in sorted((m for m in mounts if m == str(top) or m.startswith(f"{top}/")), reverse=True):
         run("umount", mount)
-    shutil.rmtree(top)
+    run("rm", "-rf", "--one-file-system", top)
