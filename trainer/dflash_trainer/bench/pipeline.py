@@ -67,10 +67,10 @@ def _train(config: Config, pipeline: Pipeline, folder: Path) -> None:
 
 
 def _target_alone(config: Config, target: Target) -> dict[str, float]:
-    """The first target worker's forward of the largest bucket with nothing beside it."""
+    """The first target worker's forward of the largest bucket with nothing beside it, at the clocks of steady work."""
     bucket = config.data.buckets[-1]
-    ids = torch.zeros(config.data.batch_size(bucket), bucket, dtype=torch.int64)
-    timing = time_call(lambda: target.capture(ids), target.device, repeats=10)
+    ids = torch.randint(target.shape.vocab_size, (config.data.batch_size(bucket), bucket))
+    timing = time_call(lambda: target.capture(ids), target.device, repeats=20, warmups=20)
     return {"ms": timing.total_ms, "host_ms": timing.host_ms}
 
 

@@ -19,8 +19,15 @@ from dflash_trainer.compile_guard import compile_once
 from dflash_trainer.model.mask_tiles import TILE, MaskTiles, mask_tiles
 from dflash_trainer.model.masks import block_mask_mod, dense_mask
 
-KERNEL_OPTIONS: dict[str, int] = {}
-"""Tile sizes, warps and stages of flex_attention's kernels; empty: torch's own choice."""
+KERNEL_OPTIONS: dict[str, int] = {
+    "bwd_BLOCK_M1": 32,
+    "bwd_BLOCK_N1": 64,
+    "bwd_BLOCK_M2": 64,
+    "bwd_BLOCK_N2": 32,
+    "bwd_num_stages": 3,
+    "bwd_num_warps": 4,
+}
+"""Tiles, stages and warps of flex_attention's backward kernel; bench/flex_tuning.py measures them."""
 
 
 class BlockLayout(NamedTuple):

@@ -74,7 +74,9 @@ class Target:
         """Compile, autotune and, with graphs, record the shape [rows, length]."""
         if self.graphs is not None:
             self.graphs.record(rows, length, self.device)
-        self.capture(torch.zeros(rows, length, dtype=torch.int64, device=self.device))
+        ids = torch.zeros(rows, length, dtype=torch.int64, device=self.device)
+        both = self.capture(ids), self.capture(ids)  # a worker makes the next states while the last are copied away
+        del both
 
     @torch.no_grad()
     def capture(self, input_ids_BS: Tensor, lengths_B: Tensor | None = None) -> Tensor:
