@@ -18,13 +18,13 @@ from tiny_runs import CONFIG, REPO, write_dataset
 
 sys.path.append(str(REPO / "plugins" / "module_utils"))
 
-from dflash_ops import cache, cache_archive, launch, living, metrics, processes, trainer_command  # noqa: E402
-from dflash_ops.errors import OpsError  # noqa: E402
-from dflash_ops.gpus import Survey  # noqa: E402
-from dflash_ops.jobs import Progress  # noqa: E402
-from dflash_ops.launch import Request  # noqa: E402
-from dflash_ops.paths import Layout  # noqa: E402
-from dflash_ops.trainer_command import Selection  # noqa: E402
+from dflash_ops import cache, cache_archive, launch, living, metrics, processes, trainer_command
+from dflash_ops.errors import OpsError
+from dflash_ops.gpus import Survey
+from dflash_ops.jobs import Progress
+from dflash_ops.launch import Request
+from dflash_ops.paths import Layout
+from dflash_ops.trainer_command import Selection
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
 
