@@ -160,7 +160,7 @@ def test_job_of_an_earlier_boot_is_dead(layout: Layout, start: Callable[..., job
     (folder / "exit.json").unlink()
     me = processes.look(os.getpid())
     assert me is not None
-    record = {**files.read_json(folder / "job.json"), **me.as_dict()}
+    record = {**(files.read_json(folder / "job.json") or {}), **me.as_dict()}
     files.write_json(folder / "job.json", record)
     assert jobs.poll(layout, "job-1").state == "running"
     files.write_json(folder / "job.json", {**record, "boot_id": "another"})

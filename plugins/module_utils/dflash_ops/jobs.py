@@ -222,7 +222,8 @@ def mark_of(layout: Layout, job_id: str) -> str:
 
 def clear_leftovers(layout: Layout, job_id: str) -> None:
     """End what a killed runner left behind; it would go on writing into a folder that is about to be made anew."""
-    left = [process for process in processes.marked(mark_of(layout, job_id), mark=JOB_MARK) if process.pid != os.getpid()]
+    marked = processes.marked(mark_of(layout, job_id), mark=JOB_MARK)
+    left = [process for process in marked if process.pid != os.getpid()]
     processes.send(left, signal.SIGTERM)
     left = processes.wait_gone(left, 5.0)
     processes.send(left, signal.SIGKILL)

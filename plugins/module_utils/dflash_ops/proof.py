@@ -21,7 +21,8 @@ sys.dont_write_bytecode = False
 warnings.simplefilter("ignore")
 HEAVY = ("torch", "transformers", "accelerate", "triton", "fla-core", "flash-linear-attention", "safetensors")
 half, wanted, gpu = sys.argv[1], set(sys.argv[2].split(",")), sys.argv[3] == "gpu"
-out = {"python": sys.version.split()[0], "executable": sys.executable, "sys_path": sys.path, "imported": 0, "failed": {}}
+out = {"python": sys.version.split()[0], "executable": sys.executable, "sys_path": sys.path, "imported": 0}
+out["failed"] = {}
 
 def normal(name):
     return name.lower().replace("_", "-").replace(".", "-")
