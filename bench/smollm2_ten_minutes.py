@@ -256,7 +256,7 @@ def evaluate(dtype: str) -> Callable[[Job], dict[str, Any]]:
         words = ["--checkpoint", str(job.work / "run"), "--json", str(file), "--prompts", str(job.options.prompts)]
         words += ["--max-new-tokens", str(job.options.new_tokens)]
         words += ["--set", f"target.dtype={dtype}", "--set", f"drafter.dtype={dtype}"]
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(job.work / "cache" / "inductor")
+        words += ["--cache-dir", str(job.work / "cache")]
         try:
             job.verb("evaluate", *words)
         except subprocess.CalledProcessError as error:

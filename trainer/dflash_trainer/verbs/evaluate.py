@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", type=Path, required=True, help="a checkpoint, a run's folder, or an exported drafter"
     )
+    parser.add_argument("--cache-dir", type=Path, help="compile caches (inductor, triton, fla)")
     parser.add_argument("--json", type=Path, help="file for the report")
     parser.add_argument("--prompts", type=int, default=16, help="held-out prompts to answer; 0: no decoding")
     parser.add_argument("--max-new-tokens", type=int, default=128, help="longest answer")
