@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,21 @@ def test_target_is_found_and_measured_without_loading_it(tmp_path: Path) -> None
     (tmp_path / "bad.gguf").write_bytes(b"GGUF\x03\0\0\0")
     with pytest.raises(InputError, match=r"bad\.gguf: the GGUF header cannot be read"):
         read_shape(locate(str(tmp_path / "bad.gguf")))
+
+
+def test_installed_command_is_there() -> None:
+    """The entry point of pyproject.toml names a function, and it shows the verbs."""
+    from importlib import import_module
+
+    project = tomllib.loads((REPO / "trainer/pyproject.toml").read_text())["project"]
+    module, function = project["scripts"]["dflash-trainer"].split(":")
+    assert callable(getattr(import_module(module), function))
+    done = subprocess.run(
+        [sys.executable, "-m", "dflash_trainer", "--help"],
+        capture_output=True,
+        text=True,
+        env=process_environment(),
+        check=True,
+    )
+    for verb in ("config", "train", "warmup", "prepare", "evaluate", "export", "bench"):
+        assert f"  {verb}" in done.stdout

@@ -9,5 +9,11 @@ import sys
 
 from dflash_trainer.cli import run
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Run the verb on the command line and leave with its exit code."""
     sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()
