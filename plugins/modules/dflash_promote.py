@@ -19,6 +19,10 @@ options:
     description: Who promotes, for the record.
     type: str
     default: ""
+  allow_dirty:
+    description: Also a run of a release that is no commit.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Every look is taken, nothing is recorded.
@@ -57,13 +61,20 @@ from ansible.module_utils.dflash_ops.paths import Layout
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "run": {"type": "str", "default": ""},
     "operator": {"type": "str", "default": ""},
+    "allow_dirty": {"type": "bool", "default": False},
 }
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Promote one run."""
     want = module.params
-    return promote_request.promote(layout, want["run"], operator=want["operator"], check_mode=module.check_mode)
+    return promote_request.promote(
+        layout,
+        want["run"],
+        operator=want["operator"],
+        allow_dirty=want["allow_dirty"],
+        check_mode=module.check_mode,
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def trained(box: Box, *overrides: str, **more: object) -> runs.Run:
 
 
 def promote(box: Box, run: runs.Run) -> None:
-    known_good.promote(box.layout, known_good.entry_of(box.layout, run, by="me", archive=""))
+    known_good.promote(box.layout, known_good.entry_of(box.layout, run, by="me"))
 
 
 def test_promoted_run_is_the_latest(box: Box) -> None:

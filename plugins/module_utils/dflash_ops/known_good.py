@@ -53,7 +53,7 @@ def latest(layout: Layout) -> dict[str, Any] | None:
     return next(reversed(good_entries(layout)), None)
 
 
-def entry_of(layout: Layout, run: runs.Run, *, by: str, archive: str) -> dict[str, Any]:
+def entry_of(layout: Layout, run: runs.Run, *, by: str, allow_dirty: bool = False) -> dict[str, Any]:
     """Build the entry of a run that may be promoted.
 
     Raises:
@@ -75,10 +75,10 @@ def entry_of(layout: Layout, run: runs.Run, *, by: str, archive: str) -> dict[st
             f"run {run.run_id} reached {speed['best_tok_s']:.0f} tok/s, and {least:.0f} are needed.",
             remedy="playbooks/compare.yml names what differs from the known-good run",
         )
-    if run.record.get("release_dirty"):
+    if run.record.get("release_dirty") and not allow_dirty:
         raise OpsError(
             f"run {run.run_id} trains release {run.record.get('release_id')}, which is no commit.",
-            remedy="commit trainer/, relaunch, then promote",
+            remedy="commit trainer/, relaunch, then promote (or -e trainer_release_allow_dirty=true)",
         )
     if run.run_id in read(layout)["bad"]:
         raise OpsError(f"run {run.run_id} was rolled back and is marked bad.", remedy="promote another run")
@@ -87,7 +87,7 @@ def entry_of(layout: Layout, run: runs.Run, *, by: str, archive: str) -> dict[st
         "promoted_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "by": by,
         "speed": speed,
-        "archive": archive,
+        "archive": "",
         **{key: run.record.get(key) for key in KEPT_KEYS},
     }
 

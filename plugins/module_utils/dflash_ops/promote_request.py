@@ -9,7 +9,9 @@ from .cache import Place
 from .paths import Layout
 
 
-def promote(layout: Layout, run_id: str, *, operator: str, check_mode: bool) -> dict[str, Any]:
+def promote(
+    layout: Layout, run_id: str, *, operator: str, check_mode: bool, allow_dirty: bool = False
+) -> dict[str, Any]:
     """Record a run as known-good; return the module's result.
 
     Raises:
@@ -19,7 +21,7 @@ def promote(layout: Layout, run_id: str, *, operator: str, check_mode: bool) -> 
     before = known_good.latest(layout)
     if known_good.promoted(layout, run.run_id):
         return {"changed": False, "entry": before, "said": f"run {run.run_id} is the known-good one already"}
-    entry = known_good.entry_of(layout, run, by=operator, archive="")
+    entry = known_good.entry_of(layout, run, by=operator, allow_dirty=allow_dirty)
     if not check_mode:
         entry["archive"] = pack(layout, run)
         known_good.promote(layout, entry)

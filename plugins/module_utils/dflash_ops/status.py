@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import signal
 import time
 from collections.abc import Sequence
@@ -286,7 +287,7 @@ def commands(layout: Layout, run: runs.Run) -> dict[str, str]:
         attach = f"(no tmux: {error.message})"
     return {
         "attach": attach,
-        "log": f"tail -F {run.log}",
+        "log": f"tail -F {shlex.quote(str(run.log))}",
         "status": ".venv/bin/ansible-playbook playbooks/status.yml",
         "stop": ".venv/bin/ansible-playbook playbooks/stop.yml",
     }
