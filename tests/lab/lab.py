@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from dflash_lab.lab import Lab
+from dflash_lab.lab import LEAKING, Lab
 from dflash_lab.layout import layout_from_environment
 from dflash_lab.shell import LabError
 
@@ -26,12 +26,15 @@ def main() -> int:
     parser.add_argument("verb", choices=("build", "up", "down", "purge", "status"))
     parser.add_argument("--containers", default="200,201", help="which containers `up` starts")
     parser.add_argument("--gpus", type=int, default=0, help="how many stand-in GPUs the host has")
+    parser.add_argument("--leak", action="store_true", help="the host's logins export variables that must stay there")
     arguments = parser.parse_args()
     lab = Lab(layout_from_environment())
     try:
         if arguments.verb == "up":
             chosen = [int(word) for word in arguments.containers.split(",") if word]
             lab.up(chosen, gpu_count=arguments.gpus)
+            if arguments.leak:
+                lab.set_host_environment(LEAKING)
             print(f"host: 127.0.0.1 port {lab.layout.port}, key {lab.layout.key}, known_hosts {lab.layout.known_hosts}")
         elif arguments.verb == "status":
             print(lab.pct("list").stdout, end="")

@@ -16,7 +16,7 @@ import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from conftest import close_logins
 from dflash_lab import host
-from dflash_lab.lab import Lab
+from dflash_lab.lab import LEAKING, Lab
 
 METHODS = ("pct", "lxc-attach")
 
@@ -150,10 +150,7 @@ def test_ansible_doc_shows_the_plugin(lab: Lab) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_case_01_nothing_of_the_host_leaks_in(lab: Lab, connect: Any, method: str) -> None:
-    lab.set_host_environment({
-        "SSL_CERT_FILE": "/nope", "PYTHONPATH": "/tmp/x", "LD_LIBRARY_PATH": "/tmp/y", "CUDA_VISIBLE_DEVICES": "",
-        "LANG": "xx_XX", "PYTHONHOME": "/nowhere",
-    })
+    lab.set_host_environment(LEAKING | {"LANG": "xx_XX", "PYTHONHOME": "/nowhere"})
     try:
         # the way in by hand shows that these would come along
         shown = subprocess.run(["ssh", "-p", str(lab.layout.port), "-i", lab.layout.key, "-o",

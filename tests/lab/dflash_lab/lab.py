@@ -15,6 +15,9 @@ from .layout import BRIDGE, FIRST_HOST_ID, NETWORK, NODE, PRIVILEGED, TEMPLATE, 
 from .packages import install_packages
 from .shell import LabError, run
 
+# what a host's logins may export, and no container must see
+LEAKING = {"SSL_CERT_FILE": "/nope", "PYTHONPATH": "/tmp/x", "LD_LIBRARY_PATH": "/tmp/y", "CUDA_VISIBLE_DEVICES": ""}
+
 
 @dataclass(frozen=True)
 class Lab:
