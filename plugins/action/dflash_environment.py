@@ -38,7 +38,7 @@ class ActionModule(DflashJob):  # type: ignore[misc]
         arguments = self.module_args(task_vars)
         if arguments.get("wheelhouse"):
             target = f"{arguments['root'].rstrip('/')}/wheelhouse"
-            self.push(Path(arguments["wheelhouse"]).expanduser(), target, task_vars)
+            self.push(Path(arguments["wheelhouse"]).expanduser().resolve(), target, task_vars)
         arguments["start"] = True
         started = self._execute_module(module_name=self._task.action, module_args=arguments, task_vars=task_vars)
         return {**result, **started}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -27,6 +28,8 @@ ENTRY = "environment_build:build"
 NO_BYTECODE = "import sys; sys.dont_write_bytecode = True\n"
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
+# The tag in a wheel's file name, which uv's note about it repeats.
+WHEEL_TAG = re.compile(rb"-((?:py|cp)[\w.]+-\w+-[\w.]+)\.whl")
 
 
 def build(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -133,6 +136,8 @@ def install(aside: Path, spec: Spec, status: Status, uv: Uv, progress: Progress)
                     str(aside / "bin/python"),
                     "--no-deps",
                     "--require-hashes",
+                    "--python-platform",
+                    spec.lock.platform,
                     "--only-binary",
                     ":all:",
                     *part.options,
@@ -269,15 +274,13 @@ def wheel_hash(cache: Path, site: Path, pin: lockfile.Pin) -> str:
         return pin.hashes[0]
     folder = next(site.glob(f"{pin.name.replace('-', '_')}-{pin.version}.dist-info"), None)
     tags = set((folder / "WHEEL").read_text().split()) if folder else set()
-    for note in (
-        *cache.glob(f"wheels-v*/*/{pin.name}/{pin.version}-*"),
-        *cache.glob(f"wheels-v*/*/*/{pin.name}/{pin.version}-*"),
-    ):
-        if note.suffix in (".http", ".rev") and expanded(note.stem[len(pin.version) + 1 :]) & tags:
-            data = note.read_bytes()
-            found = next((one for one in pin.hashes if one.encode() in data), "")
-            if found:
-                return found
+    for depth in ("*", "*/*"):
+        for note in cache.glob(f"wheels-v*/{depth}/{pin.name}/{pin.version}-*"):
+            if note.suffix in (".http", ".rev"):
+                data = note.read_bytes()
+                found = next((one for one in pin.hashes if one.encode() in data), "")
+                if found and any(expanded(tag.decode()) & tags for tag in WHEEL_TAG.findall(data)):
+                    return found
     return ""
 
 

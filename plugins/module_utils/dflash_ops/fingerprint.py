@@ -86,10 +86,13 @@ def manifest(top: Path) -> Manifest:
 
 
 def fingerprint(recorded: Manifest) -> str:
-    """Return one SHA-256 over paths and contents; bytecode is left out, it holds times."""
+    """Return one SHA-256 over paths and contents, the same wherever the same wheels were installed.
+
+    Left out is what holds times: bytecode, uv's notes about local files, and RECORD, which lists those notes.
+    """
     found = hashlib.sha256()
     for name, (_, _, hash_) in sorted(recorded.items()):
-        if not name.endswith(".pyc"):
+        if not name.endswith((".pyc", ".dist-info/uv_cache.json", ".dist-info/RECORD")):
             found.update(f"{hash_} {name}\n".encode())
     return found.hexdigest()
 
