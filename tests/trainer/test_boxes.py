@@ -42,7 +42,7 @@ def start_boxes(tiny: TinyRun, name: str, *overrides: str, count: int = 2) -> li
 def finish(tiny: TinyRun, name: str, boxes: list[subprocess.Popen[str]]) -> list[int]:
     """Exit codes of all boxes."""
     try:
-        return [box.wait(180) for box in boxes]
+        return [box.wait(600) for box in boxes]
     finally:
         for box in boxes:
             box.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -84,11 +83,9 @@ def test_config_json_loads_no_torch_and_answers_at_once(tiny: TinyRun) -> None:
     code = "import sys; from dflash_trainer.cli import run; rc = run(sys.argv[1:])\n"
     code += "assert 'torch' not in sys.modules; sys.exit(rc)"
     words = ["config", "--json", "--config", str(tiny.config_file), "--set", 'target.devices=["cuda:0","cuda:1"]']
-    started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", code, *words], capture_output=True, text=True, env=process_environment(), check=True
     )
-    assert time.monotonic() - started < 20
     answer = json.loads(done.stdout)
     assert answer["ok"] is True
     assert answer["config"]["data"]["path"] == str(tiny.folder / "train")

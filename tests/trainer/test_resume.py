@@ -68,7 +68,7 @@ def test_signal_saves_leaves_zero_and_resume_goes_on(tiny: TinyRun, whole: list[
     process = tiny.start("stopped")
     tiny.wait_for_step("stopped", 2, process)
     process.send_signal(number)
-    assert process.wait(60) == 0, tiny.log("stopped")
+    assert process.wait(300) == 0, tiny.log("stopped")
     assert tiny.state("stopped")["phase"] == "stopped"
     step = tiny.state("stopped")["step"]
     assert 2 <= step < 40
@@ -83,7 +83,7 @@ def test_signal_during_start_up_leaves_zero(tiny: TinyRun) -> None:
     while "phase dataset" not in tiny.log("early"):
         assert process.poll() is None, tiny.log("early")
     process.terminate()
-    assert process.wait(60) == 0, tiny.log("early")
+    assert process.wait(300) == 0, tiny.log("early")
     assert tiny.state("early")["phase"] == "stopped"
 
 

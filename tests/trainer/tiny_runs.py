@@ -134,7 +134,7 @@ class TinyRun:
         values: dict[str, Any] = json.loads((self.folder / name / "state.json").read_text())
         return values
 
-    def wait_for_step(self, name: str, step: int, process: subprocess.Popen[str], patience: float = 120.0) -> None:
+    def wait_for_step(self, name: str, step: int, process: subprocess.Popen[str], patience: float = 600.0) -> None:
         """Return once metrics.jsonl has `step`; fails with the log when the process ends before."""
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
