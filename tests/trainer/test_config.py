@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 from dflash_trainer.config_file import load_config
 from dflash_trainer.errors import ConfigError, ExitCode, InputError
 from dflash_trainer.needs import check_against_target, needs_of, parameters_of
