@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from .layout import BRIDGE, NETWORK, NFT_TABLE, Layout
@@ -30,6 +31,27 @@ def up(layout: Layout) -> None:
     run("ip", "address", "replace", f"{NETWORK}.1/24", "dev", BRIDGE)
     run("ip", "link", "set", BRIDGE, "mtu", str(default_mtu()), "up")
     run("nft", "-f", "-", stdin=ruleset())
+    open_forwarding()
+
+
+def forward_rules() -> str:
+    """Return the rules of the chain that other programs use; empty without iptables."""
+    return run("iptables", "-S", "FORWARD", check=False).stdout if shutil.which("iptables") else ""
+
+
+def open_forwarding() -> None:
+    """Let the bridge through where another program (docker) drops what is forwarded."""
+    close_forwarding()
+    if "-P FORWARD DROP" in forward_rules():
+        for side in ("-i", "-o"):
+            run("iptables", "-I", "FORWARD", side, BRIDGE, "-j", "ACCEPT")
+
+
+def close_forwarding() -> None:
+    """Remove our rules from that chain."""
+    for side in ("-i", "-o"):
+        while f"{side} {BRIDGE} " in forward_rules():
+            run("iptables", "-D", "FORWARD", side, BRIDGE, "-j", "ACCEPT")
 
 
 def ruleset() -> str:
@@ -45,6 +67,7 @@ def ruleset() -> str:
 def down(layout: Layout) -> None:
     """Remove the rule and the bridge, and put ip_forward back."""
     run("nft", "delete", "table", "ip", NFT_TABLE, check=False)
+    close_forwarding()
     run("ip", "link", "delete", BRIDGE, check=False)
     saved = layout.state / "ip_forward.before"
     if saved.exists():

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 from .shell import LabError, run
 
@@ -18,12 +19,14 @@ NEEDED = {
     "sudo": "sudo",
     "unshare": "util-linux",
 }
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SEARCHED = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def missing_packages() -> list[str]:
-    """Return the packages whose programs are not here."""
-    return sorted({package for program, package in NEEDED.items() if not shutil.which(program, path=SEARCHED)})
+    """Return the packages whose programs, or whose keys, are not here."""
+    wanted = {package for program, package in NEEDED.items() if not shutil.which(program, path=SEARCHED)}
+    return sorted(wanted | (set() if KEYRING.exists() else {"debian-archive-keyring"}))
 
 
 def install_packages() -> list[str]:

@@ -53,7 +53,7 @@ def settle(root: Path) -> None:
 
 def refresh_network_files(root: Path, owner: int = 0) -> None:
     """Copy resolv.conf, the bundle of certificates and pip's configuration of this machine into a root."""
-    pairs = [(Path("/etc/resolv.conf"), root / "etc/resolv.conf"), (BUNDLE, root / str(BUNDLE).lstrip("/"))]
+    pairs = [(resolver(), root / "etc/resolv.conf"), (BUNDLE, root / str(BUNDLE).lstrip("/"))]
     if Path("/etc/pip.conf").exists():
         pairs.append((Path("/etc/pip.conf"), root / "etc/pip.conf"))
     for source, target in pairs:
@@ -63,6 +63,12 @@ def refresh_network_files(root: Path, owner: int = 0) -> None:
         target.write_bytes(source.read_bytes())
         target.chmod(0o644)
         os.chown(target, owner, owner)
+
+
+def resolver() -> Path:
+    """Return the file that names this machine's name servers; a stub on loopback is of no use to a container."""
+    plain, behind_stub = Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf")
+    return behind_stub if "nameserver 127." in plain.read_text(encoding="utf-8") and behind_stub.exists() else plain
 
 
 def shift_owners(root: Path, by: int) -> None:
