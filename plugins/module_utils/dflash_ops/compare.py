@@ -52,6 +52,8 @@ class Difference:
     weight: int
 
     def as_text(self) -> str:
+        if self.area == "code" and self.a == self.b:
+            return f"code: {self.what} {self.a}"
         if self.a is None:
             return f"{self.area}: {self.what} added ({_short(self.b)})"
         if self.b is None:
