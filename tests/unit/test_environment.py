@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -179,6 +180,33 @@ def test_case_34_damaged_cache_is_cleaned_and_built_again(layout: Layout, want: 
     second = build(layout, {**want, "lock": want["lock"] + "# another environment\n"})
     text = (site_of(layout, second["env_id"]) / "torch/functional.py").read_text()
     assert text == wheels.torch_files(CPU, cuda=None)["torch/functional.py"]
+
+
+def test_bytecode_is_compiled_once_and_checked_by_the_proof(layout: Layout, want: dict[str, Any]) -> None:
+    first = layout.env(build(layout, want)["env_id"])
+    before = {path.relative_to(first): path.stat().st_ino for path in first.rglob("*.pyc")}
+    record = files.read_json(first / "env.json")
+    assert before
+    (first / "planted.py").write_text("")
+    healed = build(layout, {**want, "heal": True})
+    store = next((layout.root / "uv-cache/dflash-bytecode-v1").glob("*.tar"))
+    assert {path.relative_to(first) for path in first.rglob("*.pyc")} == set(before)
+    assert {
+        name: row[2] for name, row in (files.read_json(first / "env.json") or {})["files"].items() if "pyc" in name
+    } == {name: row[2] for name, row in (record or {})["files"].items() if "pyc" in name}
+    with tarfile.open(store, "w") as tar:  # bytecode of the right time and size that does not run
+        for path in first.rglob("*.pyc"):
+            spoiled = tmp_file(layout, path.read_bytes()[:16] + b"spoiled")
+            tar.add(spoiled, arcname=str(path.relative_to(first)))
+    (first / "planted.py").write_text("")
+    assert build(layout, {**want, "heal": True})["fingerprint"] == healed["fingerprint"]
+    assert b"spoiled" not in b"".join(path.read_bytes() for path in first.rglob("*.pyc"))
+
+
+def tmp_file(layout: Layout, data: bytes) -> Path:
+    place = layout.root / "spoiled.pyc"
+    place.write_bytes(data)
+    return place
 
 
 # Case 35

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import files, fingerprint, interpreters, lockfile, proof, sources, space, uv_tool
+from . import bytecode, files, fingerprint, interpreters, lockfile, proof, sources, space, uv_tool
 from .environment import INHERITED, Spec, Status, inherited_files, inherited_of, inspect, refusal, summary, users_of
 from .errors import OpsError
 from .installer import Uv
@@ -88,16 +88,27 @@ def clear_aside(layout: Layout, env_id: str) -> None:
 
 
 def make(aside: Path, spec: Spec, status: Status, uv: Uv, progress: Progress) -> dict[str, Any]:
-    """Build the environment in `aside` and return its record; a damaged cache is cleaned and tried once more."""
+    """Build the environment in `aside` and return its record; what a cache spoiled is cleaned and tried once more."""
+    store = bytecode.store_path(spec.cache, spec.lock.sha256, status.python.version)
     for last_try in (False, True):
         install(aside, spec, status, uv, progress)
+        bytecode.fix_times(aside)
+        restored = bytecode.restore(aside, store)
         try:
-            return prove(aside, spec, status, progress)
+            record = prove(aside, spec, status, progress)
         except DamagedCache as damage:
             if last_try:
                 raise
             progress.say(f"damaged files in uv's cache, cleaning and building again: {damage.message}")
             uv.run(["cache", "clean", *damage.packages], what="cleaning the cache")
+        except OpsError as error:
+            if last_try or not restored:
+                raise
+            progress.say(f"building again without the kept bytecode: {error.message}")
+            store.unlink(missing_ok=True)
+        else:
+            bytecode.keep(aside, store)
+            return record
     raise AssertionError("unreachable")
 
 
