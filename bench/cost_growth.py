@@ -1,6 +1,6 @@
 """How a drafter step's cost grows with the context's length, the number of anchors and the rows; needs a GPU.
 
-    TRAINER_ENV/bin/python bench/cost_growth.py --points 1:1024:512,1:2048:512,2:2048:512 [--json FILE] [--cache-dir DIR]
+    TRAINER_ENV/bin/python bench/cost_growth.py --points 1:1024:512,2:2048:512 [--json FILE] [--cache-dir DIR]
     python3 bench/cost_growth.py --plot a.json,b.json docs/images/drafter-cost.svg
 
 A point is rows:length:anchors. The second form needs no GPU and draws tokens a second and milliseconds of all points.
