@@ -53,7 +53,7 @@ def section_rows(node: ast.ClassDef) -> list[str]:
         assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant), f"{field.target.id}: no sentence"
         default = "required" if field.value is None else f"`{ast.unparse(field.value)}`"
         choices = choices_of(field.annotation)
-        meaning = f"{after.value.value} {choices}".strip().replace("|", "\\|")
+        meaning = f"{after.value.value!s} {choices}".strip().replace("|", "\\|")
         rows.append(f"| `{section}.{field.target.id}` | {default} | {meaning} |")
     return rows
 

@@ -68,7 +68,7 @@ def test_one_change_is_the_one_difference(box: Layout, changes: dict[str, Any], 
 
 
 def test_likeliest_culprit_first(box: Layout) -> None:
-    changed = {
+    changed: dict[str, Any] = {
         "config": {"runtime": {"compile": False}, "optimizer": {"lr": 1.0}},
         "host": "other",
         "cache_state": "cold",

@@ -128,6 +128,7 @@ def test_case_12_a_writer_killed_midway_leaves_the_old_file(channel: Channel, tm
     def kill_once_it_writes() -> None:
         while not leftovers(tmp_path):
             time.sleep(0.01)
+        assert channel.process is not None
         channel.process.kill()
 
     killer = threading.Thread(target=kill_once_it_writes)
@@ -187,6 +188,8 @@ def test_a_container_without_python_is_told_apart(tmp_path: Path) -> None:
 
 def test_a_closed_channel_leaves_no_process(channel: Channel) -> None:
     agent = int(channel.run("echo $PPID", None)[1])
+    process = channel.process
     channel.close()
-    assert channel.process.poll() is not None
+    assert process is not None
+    assert process.poll() is not None
     assert not Path("/proc", str(agent)).exists()

@@ -141,14 +141,16 @@ def reference_delta_rule(
     outputs = []
     for start in range(0, q.shape[2], _CHUNK):
         part = slice(start, start + _CHUNK)
-        output, memory = _chunk_rule(*(x[:, :, part] for x in (q, k, v, decay, beta)), memory)
+        q_part, k_part, v_part, decay_part, beta_part = (x[:, :, part] for x in (q, k, v, decay, beta))
+        output, memory = _chunk_rule(q_part, k_part, v_part, decay_part, beta_part, memory)
         outputs.append(output)
     result = torch.cat(outputs, dim=2).transpose(1, 2).to(inputs.v.dtype)
     return result, memory if keep else None
 
 
-def _chunk_rule(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+def _chunk_rule(inputs: RuleInputs, memory: Tensor) -> tuple[Tensor, Tensor]:
     """One chunk of T tokens; all [B, H, T, ...], memory [B, H, E, F]."""
+    q, k, v, decay, beta = inputs
     total = decay.cumsum(-1)
     between = torch.exp((total[..., :, None] - total[..., None, :]).tril()).tril()
     grown = torch.exp(total)[..., None]
