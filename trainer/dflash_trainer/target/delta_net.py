@@ -141,8 +141,8 @@ def reference_delta_rule(
     outputs = []
     for start in range(0, q.shape[2], _CHUNK):
         part = slice(start, start + _CHUNK)
-        q_part, k_part, v_part, decay_part, beta_part = (x[:, :, part] for x in (q, k, v, decay, beta))
-        output, memory = _chunk_rule(q_part, k_part, v_part, decay_part, beta_part, memory)
+        inside = RuleInputs(*(x[:, :, part] for x in (q, k, v, decay, beta)))
+        output, memory = _chunk_rule(inside, memory)
         outputs.append(output)
     result = torch.cat(outputs, dim=2).transpose(1, 2).to(inputs.v.dtype)
     return result, memory if keep else None
