@@ -53,7 +53,8 @@ test-trainer: .venv-trainer
 test-proxmox: $(VENV)
 	@if [ "$$(id -u)" != 0 ]; then echo 'LEFT OUT: containers need root. Run: sudo make test-proxmox'; exit 0; fi; \
 	  trap '$(BIN)/python tests/lab/lab.py purge' EXIT; export DFLASH_LAB_KEEP=1; \
-	  $(MAKE) test-lab && $(MAKE) molecule-proxmox && $(MAKE) molecule-ssh-node
+	  $(PYTEST) tests/lab && PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test -s proxmox && \
+	  PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test -s ssh_node
 
 test-lab: $(VENV)
 	$(PYTEST) tests/lab $(ARGS)
