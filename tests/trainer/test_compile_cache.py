@@ -26,6 +26,11 @@ from dflash_ops.launch import Request
 from dflash_ops.paths import Layout
 from dflash_ops.trainer_command import Selection
 
+# One layer and one bucket: every graph that is compiled costs a test seconds.
+TINY = CONFIG
+for old, new in (("compile = false", "compile = true"), ("num_layers = 2", "num_layers = 1"), ("[16, 32]", "[16]")):
+    TINY = TINY.replace(old, new)
+
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
 
 
@@ -41,7 +46,7 @@ class Box:
         (env / "env.json").write_text("{}")
         (release / "trainer" / "configs").mkdir(parents=True)
         (release / "trainer" / "dflash_trainer").symlink_to(REPO / "trainer" / "dflash_trainer")
-        (release / "trainer" / "configs" / "tiny.toml").write_text(CONFIG.replace("compile = false", "compile = true"))
+        (release / "trainer" / "configs" / "tiny.toml").write_text(TINY)
         (release / "release.json").write_text("{}")
         write_dataset(release / "trainer" / "configs" / "train", samples=24, seed=1)
         write_dataset(release / "trainer" / "configs" / "eval", samples=6, seed=2)
@@ -93,7 +98,7 @@ def test_cold_process_compiles_and_the_second_finds_all_of_it(made: Box) -> None
     assert counters["fxgraph_cache_miss"] == counters["autograd_cache_miss"] == 0
     assert counters["autograd_cache_hit"] + counters["fxgraph_cache_hit"] > 0
     assert now.proof["cold_seconds"] > now.proof["warm_seconds"]
-    assert {row["bucket"] for row in now.proof["covered"]} == {16, 32}
+    assert {row["bucket"] for row in now.proof["covered"]} == {16}
 
 
 def test_case_44_nothing_that_makes_a_start_warm_lies_in_tmp(box: Box) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dflash_ops import launch, living, processes, runs, status, trainer_command
+from dflash_ops import launch, living, processes, release, runs, status, trainer_command
 from dflash_ops.launch import Request
 from dflash_ops.paths import Layout
 from dflash_ops.trainer_command import Selection
@@ -44,7 +44,9 @@ class Box:
         shutil.copy(STAND_IN, package / "__main__.py")
         (folder / "trainer" / "configs").mkdir()
         (folder / "trainer" / "configs" / "demo.toml").write_text("")
-        (folder / "release.json").write_text(json.dumps({"release_id": release_id, "tree_hash": "t"}))
+        listed = release.file_hashes(folder / "trainer")
+        record = {"release_id": release_id, "tree_hash": "t", "files": listed}
+        (folder / "release.json").write_text(json.dumps(record))
 
     def select(self, *overrides: str) -> Selection:
         return Selection(env_id="e1", release_id="r1", config="demo.toml", overrides=overrides)

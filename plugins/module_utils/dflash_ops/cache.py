@@ -118,8 +118,25 @@ def place(layout: Layout, selection: Selection, resolved: Mapping[str, Any], fou
         cache_id=_short(f"{selection.env_id} {hardware}"),
         hardware=hardware,
         env_id=selection.env_id,
-        compiles=bool(wanted) or bool(dict(resolved["config"].get("runtime") or {}).get("compile", True)),
+        compiles=compiles(resolved),
         shape_id=_short(told + files.tree_hash(trainer / "dflash_trainer")),
+    )
+
+
+def compiles(resolved: Mapping[str, Any]) -> bool:
+    """Tell whether a resolved configuration (or a run's record) compiles or tunes anything: on GPUs always."""
+    runtime = dict(dict(resolved.get("config") or {}).get("runtime") or {})
+    return bool(dict(resolved.get("needs") or {}).get("gpus")) or bool(runtime.get("compile", True))
+
+
+def place_of(record: Mapping[str, Any]) -> Place:
+    """Return the cache that a run's record names."""
+    return Place(
+        cache_id=str(record.get("cache_id") or ""),
+        shape_id=str(record.get("shape_id") or ""),
+        hardware=str(record.get("hardware") or ""),
+        env_id=str(record.get("env_id") or ""),
+        compiles=compiles(record),
     )
 
 

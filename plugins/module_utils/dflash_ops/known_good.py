@@ -24,6 +24,7 @@ KEPT_KEYS = (
     "overrides",
     "extra_environment",
     "config",
+    "needs",
     "inputs",
     "gpus",
     "driver",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import cache_archive, known_good, runs
-from .cache import Place
+from . import cache, cache_archive, known_good, runs
 from .paths import Layout
 
 
@@ -37,14 +36,8 @@ def promote(
 
 def pack(layout: Layout, run: runs.Run) -> str:
     """Pack the run's compile cache; return the archive's path, empty when the run used none that is still proved."""
-    record = run.record
-    where = Place(
-        cache_id=str(record.get("cache_id")),
-        shape_id=str(record.get("shape_id")),
-        hardware=str(record.get("hardware")),
-        env_id=str(record.get("env_id")),
-    )
-    if not record.get("cache_id") or not cache_archive.packable(layout, where):
+    where = cache.place_of(run.record)
+    if not where.cache_id or not cache_archive.packable(layout, where):
         return ""
     if not cache_archive.current(layout, where):
         cache_archive.pack(layout, where)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import cache, cache_archive, drift, known_good, trainer_command
-from .cache import Place
 from .errors import OpsError
 from .paths import Layout
 from .trainer_command import Selection
@@ -47,7 +46,7 @@ def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
             f"{entry['run_id']} cannot be launched as it was: {'; '.join(changed[:10])}.",
             remedy="heal the environment (-e python_env_heal=true) or place the release again, then roll back",
         )
-    where = Place(str(entry.get("cache_id")), str(entry.get("shape_id")), str(entry.get("hardware")), selection.env_id)
+    where = cache.place_of(entry)
     archive = cache_archive.find(layout, where.cache_id)
     expected = dict(entry.get("speed") or {}).get("tok_s") or 0
     return {

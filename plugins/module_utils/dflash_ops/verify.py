@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from . import cache, drift, failures, files, inputs, living, processes, runs, screens, status, trainer_command
-from .cache import Place
 from .errors import OpsError
 from .failures import problem
 from .paths import Layout
@@ -104,13 +103,9 @@ def _inputs(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[st
 
 
 def _cache(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
-    record = run.record
-    if not record.get("cache_id"):
+    if not run.record.get("cache_id"):
         return []
-    where = Place(
-        str(record["cache_id"]), str(record.get("shape_id")), str(record.get("hardware")), str(record.get("env_id"))
-    )
-    now = cache.look(layout, where)
+    now = cache.look(layout, cache.place_of(run.record))
     return [] if now.warm else [problem("cache-" + now.state, now.reason, "relaunch.yml --tags warmup")]
 
 

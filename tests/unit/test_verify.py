@@ -1,0 +1,67 @@
+"""The audit: what a running process really uses, against the record of its run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from boxes import Box, until
+from dflash_ops import living, metrics, runs, verify
+
+pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    made = Box(tmp_path / "root")
+    yield made
+    made.end()
+
+
+def going(box: Box) -> runs.Run:
+    run = box.launch()
+    until(lambda: len(metrics.read_metrics(run.metrics)) > 1)
+    return run
+
+
+def names(found: list[dict[str, str]]) -> list[str]:
+    return [item["name"] for item in found]
+
+
+def test_process_of_a_launch_is_what_its_record_says(box: Box) -> None:
+    run = going(box)
+    assert verify._process(box.layout, run) == []
+
+
+def test_other_interpreter_and_added_variables_are_named(box: Box) -> None:
+    run = going(box)
+    box.add_environment("e2")
+    record = {**run.record, "env_id": "e2", "environment": [n for n in run.record["environment"] if n != "LANG"]}
+    changed = runs.Run(run.run_id, run.folder, record)
+    assert names(verify._process(box.layout, changed)) == ["wrong-python", "environment-variables"]
+
+
+def test_torch_from_elsewhere_is_named(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = going(box)
+    main = living.main_process(run)
+    assert main is not None
+    env = box.layout.env("e1")
+    mapped = [f"{env}/lib/python3.11/site-packages/torch/lib/libtorch.so", f"{tmp_path}/user/torch/lib/libtorch.so"]
+    monkeypatch.setattr(living, "mapped_files", lambda _pid: mapped)
+    found = verify._process(box.layout, run)
+    assert names(found) == ["wrong-torch"]
+    assert "user/torch/lib/libtorch.so" in found[0]["message"]
+
+
+def test_audit_lists_every_part_and_never_stops_at_the_first(box: Box) -> None:
+    run = going(box)
+    (run.folder / "run.json").write_text(json.dumps({**run.record, "tree_hash": "other", "lock_sha256": "other"}))
+    told = verify.audit(box.layout, "")
+    assert not told["ok"]
+    assert list(told["checks"]) == ["environment", "release", "inputs", "compile cache", "process", "log", "state"]
+    assert told["checks"]["process"] == "ok"
+    assert "release-replaced" in names(told["problems"])
+    assert any(line.startswith("✘ run") for line in verify.screen(told))
