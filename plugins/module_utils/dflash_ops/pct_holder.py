@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TAKEN, RETURNED = b"t", b"r"
-ANSWER_S = 1.0  # how long a borrower waits for a holder that is starting, or lending to another
+ANSWER_S = 0.5  # how long a borrower waits for a holder that is starting, or lending to another
 
 
 class Loan:
@@ -72,6 +72,7 @@ def bind(listener: socket.socket, path: Path) -> bool:
     mask = os.umask(0o177)
     try:
         with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(ANSWER_S)
             try:
                 probe.connect(str(path))
                 return False
