@@ -12,7 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dflash_ops import launch, living, processes, release, runs, status, trainer_command
+from dflash_ops import (
+    environment_build,
+    fingerprint,
+    interpreters,
+    launch,
+    living,
+    processes,
+    release,
+    runs,
+    status,
+    trainer_command,
+)
 from dflash_ops.launch import Request
 from dflash_ops.paths import Layout
 from dflash_ops.trainer_command import Selection
@@ -32,9 +43,16 @@ class Box:
     def add_environment(self, env_id: str) -> None:
         folder = self.layout.env(env_id)
         venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
-        (folder / "env.json").write_text(
-            json.dumps({"env_id": env_id, "lock_sha256": "0" * 64, "packages": [{"name": "a", "version": "1"}]})
-        )
+        base = interpreters.probe(str(Path(sys.executable).resolve()))
+        assert base is not None
+        record = {
+            "env_id": env_id,
+            "lock_sha256": "0" * 64,
+            "packages": [{"name": "a", "version": "1"}],
+            "files": fingerprint.manifest(folder),
+            "base": environment_build.base_record(base),
+        }
+        (folder / "env.json").write_text(json.dumps(record))
 
     def add_release(self, release_id: str) -> None:
         folder = self.layout.release(release_id)

@@ -1,0 +1,200 @@
+"""From module arguments to what happens: launch, stop and prewarm, with and without a living run, checked and real."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from boxes import Box, until
+from dflash_ops import (
+    cache_request,
+    jobs,
+    known_good,
+    launch_request,
+    living,
+    metrics,
+    runs,
+    status,
+    stop_request,
+    watching,
+)
+from dflash_ops.errors import OpsError
+
+pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    made = Box(tmp_path / "root")
+    yield made
+    made.end()
+
+
+def want(*overrides: str, **more: Any) -> dict[str, Any]:
+    """What dflash_run gets from its role."""
+    return {
+        "env_id": "e1",
+        "release_id": "r1",
+        "config": "demo.toml",
+        "overrides": list(overrides),
+        "environment": {},
+        "label": "",
+        "session": "dflash",
+        "operator": "me@here",
+        "resume": "auto",
+        "secrets": {},
+        "expected_tok_s": 0.0,
+        "tolerance": 0.8,
+        "speed_steps": 10,
+        "script_link": "",
+        "notify": {},
+        "beside": "refuse",
+        "again": True,
+        "allow_cold": True,
+        "origin": {},
+        "mark_bad": [],
+        **more,
+    }
+
+
+def cache_want(*overrides: str, **more: Any) -> dict[str, Any]:
+    """What dflash_cache gets from its role."""
+    return {
+        **want(*overrides),
+        "start": True,
+        "wipe": False,
+        "archive": False,
+        "restore": "",
+        "beside": "refuse",
+        **more,
+    }
+
+
+def ensure(box: Box, *overrides: str, check_mode: bool = False, **more: Any) -> dict[str, Any]:
+    return launch_request.ensure(box.layout, want(*overrides, **more), check_mode=check_mode)
+
+
+def test_launch_is_a_change_and_its_record_is_whole(box: Box) -> None:
+    told = ensure(box)
+    assert told["changed"] is told["launched"] is True
+    record = runs.load(box.layout, told["run_id"]).record
+    for key in (
+        "label",
+        "operator",
+        "host",
+        "gpus",
+        "driver",
+        "lock_sha256",
+        "packages",
+        "tree_hash",
+        "config",
+        "inputs",
+        "cache_id",
+        "cache_state",
+        "command",
+        "environment",
+    ):
+        assert key in record, key
+
+
+def test_living_run_is_kept_and_what_differs_is_said(box: Box) -> None:
+    first = ensure(box)
+    kept = ensure(box, beside="keep")
+    assert (kept["changed"], kept["run_id"], kept["differs"]) == (False, first["run_id"], [])
+    other = ensure(box, "optimizer.lr=2", beside="keep")
+    assert other["changed"] is False
+    assert other["differs"] == ["overrides is [], asked for ['optimizer.lr=2']"]
+    assert "relaunch.yml replaces it" in other["said"]
+
+
+def test_living_run_is_a_reason_to_refuse(box: Box) -> None:
+    first = ensure(box)
+    with pytest.raises(OpsError, match=f"run-lives: run {first['run_id']} lives"):
+        ensure(box)
+
+
+def test_state_that_came_to_its_end_is_not_started_again_by_itself(box: Box) -> None:
+    first = ensure(box, "optimizer.max_steps=2", "test.pause=0")
+    run = runs.load(box.layout, first["run_id"])
+    until(lambda: (run.folder / "exit.json").exists())
+    same = ensure(box, "optimizer.max_steps=2", "test.pause=0", beside="keep", again=False)
+    assert (same["changed"], same["run_id"]) == (False, first["run_id"])
+    assert ensure(box, "optimizer.max_steps=3", beside="keep", again=False)["launched"]
+
+
+def test_check_mode_on_an_empty_box_and_on_a_built_one_starts_nothing(box: Box) -> None:
+    assert ensure(box, check_mode=True, env_id="e9")["said"].startswith("would launch demo once")
+    told = ensure(box, check_mode=True)
+    assert (told["changed"], told["launched"]) == (True, False)
+    assert runs.run_ids(box.layout) == []
+    assert living.all_living(box.layout) == {}
+
+
+def test_case_p1_drift_is_named_and_launch_refused(box: Box) -> None:
+    (next((box.layout.env("e1") / "lib").glob("python3.*")) / "site-packages" / "evil.pth").write_text("import os\n")
+    (box.layout.release("r1") / "trainer/dflash_trainer/__init__.py").write_text("patched = True\n")
+    with pytest.raises(OpsError) as refused:
+        ensure(box)
+    assert "environment-drift" in refused.value.message
+    assert "evil.pth" in refused.value.message
+    assert "release-changed" in refused.value.message
+    assert runs.run_ids(box.layout) == []
+
+
+def test_cold_cache_is_said_and_refused_without_a_prewarm(box: Box) -> None:
+    with pytest.raises(OpsError, match="cache-cold: the compile cache is cold"):
+        ensure(box, allow_cold=False)
+
+
+def test_prewarm_then_launch_records_a_warm_cache(box: Box) -> None:
+    told = cache_request.ensure(box.layout, cache_want(), check_mode=False)
+    until(lambda: jobs.poll(box.layout, told["job"]["job_id"]).state == "done")
+    assert cache_request.ensure(box.layout, cache_want(), check_mode=False)["changed"] is False
+    launched = ensure(box, allow_cold=False)
+    record = runs.load(box.layout, launched["run_id"]).record
+    assert (record["cache_state"], record["cache_id"]) == ("warm", told["cache_id"])
+
+
+def test_cold_cache_beside_a_living_run_is_left_or_refused(box: Box) -> None:
+    ensure(box)
+    left = cache_request.ensure(box.layout, cache_want(beside="leave"), check_mode=False)
+    assert (left["changed"], "job" in left) == (False, False)
+    assert "left alone while a run lives" in left["said"]
+    with pytest.raises(OpsError, match="lives on the same devices"):
+        cache_request.ensure(box.layout, cache_want(), check_mode=False)
+
+
+def test_stop_request_is_idempotent_and_honest_in_check_mode(box: Box) -> None:
+    ask = {"run": "", "seconds": 30.0, "now": False}
+    assert stop_request.ensure(box.layout, ask, check_mode=False)["said"] == "nothing was ever launched here"
+    run_id = ensure(box)["run_id"]
+    run = runs.load(box.layout, run_id)
+    until(lambda: metrics.read_metrics(run.metrics))
+    assert stop_request.ensure(box.layout, ask, check_mode=True)["changed"] is True
+    assert living.main_process(run) is not None
+    job = stop_request.ensure(box.layout, ask, check_mode=False)["job"]
+    until(lambda: jobs.poll(box.layout, job["job_id"]).state == "done")
+    again = stop_request.ensure(box.layout, ask, check_mode=False)
+    assert again["changed"] is False
+    assert f"{run_id} is stopped" in again["said"]
+
+
+def test_slow_run_is_named_with_what_differs(box: Box) -> None:
+    good = runs.load(box.layout, ensure(box, "optimizer.max_steps=12", "test.pause=0")["run_id"])
+    until(lambda: (good.folder / "exit.json").exists())
+    known_good.promote(box.layout, known_good.entry_of(box.layout, good, by="me"))
+    slow = ensure(
+        box, "test.tok_s=100", "test.pause=0", "optimizer.max_steps=500", expected_tok_s=1000.0, resume="never"
+    )
+    run = runs.load(box.layout, slow["run_id"])
+    until(lambda: len(metrics.read_metrics(run.metrics)) > 40)
+    judged = watching.judge(
+        box.layout,
+        status.snapshot(box.layout),
+        {"run": "", "speed_steps": 10, "tolerance": 0.8, "expected_tok_s": 0.0},
+    )
+    assert judged["judgement"]["state"] == "slow"
+    assert any("test.tok_s added (100)" in line for line in judged["differs"])
