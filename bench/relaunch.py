@@ -1,0 +1,126 @@
+"""Time from the command to the first training step: relaunch.yml against the same start by hand, in one run.
+
+    python bench/relaunch.py --root ~/.local/share/dflash --rounds 3 --json relaunch.json
+
+By hand is what an operator typed before: `tmux new-session` with the same start_training.sh of a run that the playbook
+launched (over ssh where the box is not this machine; give `--shell 'ssh box'`). Both start from the same warm cache and
+the same checkpoint. The first step is seen in metrics.jsonl. The box must have a deployed run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[1]
+ANSIBLE = str(Path(sys.executable).parent / "ansible-playbook")
+
+
+def stop(root: Path) -> None:
+    """Stop what runs."""
+    subprocess.run(
+        [ANSIBLE, "playbooks/stop.yml", "-e", f"dflash_root={root}", "-e", f"dflash_workspace={root}"],
+        cwd=REPO,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def first_step(metrics: Path, patience: float = 600.0) -> None:
+    """Return once metrics.jsonl has a line."""
+    deadline = time.monotonic() + patience
+    while not (metrics.exists() and metrics.read_text().strip()):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"no step in {metrics}")
+        time.sleep(0.02)
+
+
+def by_playbook(root: Path) -> float:
+    """Return the seconds from `relaunch.yml --tags launch` to the first step of the run it launched."""
+    before = (root / "current").readlink()
+    started = time.perf_counter()
+    child = subprocess.Popen(
+        [
+            ANSIBLE,
+            "relaunch.yml",
+            "--tags",
+            "launch",
+            "-e",
+            f"dflash_root={root}",
+            "-e",
+            f"dflash_workspace={root}",
+            "-e",
+            "training_run_label=bench",
+        ],
+        cwd=REPO,
+        stdout=subprocess.DEVNULL,
+    )
+    while (root / "current").readlink() == before:
+        if child.poll():
+            raise SystemExit("relaunch.yml failed; run it by hand to see why")
+        time.sleep(0.02)
+    first_step((root / "current").resolve() / "metrics.jsonl")
+    seconds = time.perf_counter() - started
+    child.wait()
+    return seconds
+
+
+def by_hand(root: Path, shell: str) -> float:
+    """Return the seconds from `tmux new-session` to the first step, with a copy of the last run's script."""
+    run = (root / "current").resolve()
+    folder = root / "by-hand"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    script = (run / "start_training.sh").read_text().replace(str(run), str(folder))
+    (folder / "start_training.sh").write_text(re.sub(r"DFLASH_RUN_ID=\S+", "DFLASH_RUN_ID=by-hand", script))
+    socket = folder / "tmux.sock"
+    words = [
+        *shlex.split(shell),
+        "tmux",
+        "-S",
+        str(socket),
+        "new-session",
+        "-d",
+        "bash",
+        str(folder / "start_training.sh"),
+    ]
+    started = time.perf_counter()
+    subprocess.run(words, check=True)
+    first_step(folder / "metrics.jsonl")
+    seconds = time.perf_counter() - started
+    subprocess.run(["kill", (folder / "pid").read_text().strip()], check=True)
+    while not (folder / "exit.json").exists():
+        time.sleep(0.1)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--shell", default="", help="prefix that reaches the box, such as 'ssh box'")
+    parser.add_argument("--json", type=Path, required=True)
+    given = parser.parse_args()
+    root = given.root.expanduser().absolute()
+    rows: dict[str, list[float]] = {"relaunch": [], "by_hand": []}
+    stop(root)
+    for _ in range(given.rounds):
+        rows["relaunch"].append(round(by_playbook(root), 2))
+        stop(root)
+        rows["by_hand"].append(round(by_hand(root, given.shell), 2))
+    middle = {name: statistics.median(values) for name, values in rows.items()}
+    told = {**rows, "median": middle, "ratio": round(middle["relaunch"] / middle["by_hand"], 3)}
+    given.json.write_text(json.dumps(told, indent=2) + "\n")
+    print(json.dumps(told, indent=2))
+
+
+if __name__ == "__main__":
+    main()
