@@ -78,9 +78,9 @@ def test_case_24_those_that_only_name_the_trainer_live_on(box: Box, tmp_path: Pa
 
 def test_case_28_children_that_left_the_session_are_ended_and_it_is_proved(box: Box) -> None:
     run = going(box, "test.how=children")
+    until(lambda: len({os.getsid(process.pid) for process in living.of_run(run)}) == 3, what="children in own sessions")
     found = living.of_run(run)
     assert len(found) == 3
-    assert len({os.getsid(process.pid) for process in found}) == 3
     port = int((run.folder / "port").read_text())
     assert living.listening_ports([process.pid for process in found]) == [port]
     done = stop.stop(box.layout, run, say=lambda _line: None, term_seconds=0.5)
