@@ -110,6 +110,58 @@ def test_two_threads_in_one_autotuned_kernel(guarded: bool) -> None:
     assert bool(wrong) != guarded
 
 
+AUTOTUNER_RACE = """
+import sys, threading, time
+sys.path.insert(0, {trainer!r})
+import triton
+from triton.runtime.autotuner import Autotuner
+from dflash_trainer import compile_guard
+if {guarded}:
+    compile_guard.install()
+
+class Kernel:
+    def fn(x, n):
+        pass
+    fn = staticmethod(fn)
+    def run(self, x, n, **options):
+        time.sleep(0.001)
+
+def bench(call, quantiles):
+    call()
+    return [1.0, 1.0, 1.0]
+
+configs = [triton.Config({{}}, num_warps=number) for number in (1, 2)]
+tuner = Autotuner(Kernel(), ["x", "n"], configs, ["n"], None, None, do_bench=bench)
+failed = []
+
+def work(start):
+    for n in range(start, start + 20):  # every n is tuned anew, as flash-linear-attention does for a new length
+        try:
+            tuner.run(1.0, n, grid=(1,), warmup=False)
+        except TypeError as error:
+            failed.append(str(error))
+
+threads = [threading.Thread(target=work, args=(100 * number,)) for number in range(3)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(failed[0] if failed else "works")
+"""
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_two_threads_in_one_kernel_of_the_real_autotuner(guarded: bool) -> None:
+    """Triton's own autotuner over a kernel that only takes its time, so that no GPU is needed."""
+    pytest.importorskip("triton")
+    code = AUTOTUNER_RACE.format(trainer=str(REPO / "trainer"), guarded=guarded)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr.count("Traceback"), done.stderr
+    if guarded:
+        assert done.stdout.strip() == "works"
+    else:
+        assert "'NoneType' object is not a mapping" in done.stdout
+
+
 def test_the_real_autotuner_is_guarded() -> None:
     autotuner = pytest.importorskip("triton.runtime.autotuner")
     compile_guard.install()
