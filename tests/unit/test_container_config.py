@@ -108,6 +108,12 @@ def test_raw_lines_made_by_hand_are_kept_and_completed() -> None:
     assert values.count("c 195:* rwm") == 1
 
 
+def test_raw_lines_in_another_order_are_left_alone() -> None:
+    found = applied(Config({"unprivileged": "1"}), planned(WANTED, Config({"unprivileged": "1"}), has_dev=False))
+    shuffled = Config(found.options, tuple(reversed(found.raw)))
+    assert not planned(WANTED, shuffled, has_dev=False).changes
+
+
 def test_a_major_number_that_moved_is_corrected() -> None:
     found = applied(Config({"unprivileged": "1"}), planned(WANTED, Config({"unprivileged": "1"}), has_dev=False))
     moved = [replace(node, major=508) if node.major == 511 else node for node in NODES]

@@ -64,6 +64,7 @@ def test_a_signal_shows_in_the_status(channel: Channel) -> None:
 def test_a_child_that_keeps_the_pipe_open_does_not_hold_the_task(channel: Channel) -> None:
     status, out, _err = channel.run("sleep 60 & echo $!", None)
     assert status == 0
+    assert Path("/proc", out.decode().strip(), "cmdline").read_bytes()  # it was not waited for
     assert channel.run("echo next", None)[1] == b"next\n"
     os.kill(int(out), signal.SIGKILL)
 
