@@ -130,14 +130,17 @@ def _process(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
                 "the base interpreter was replaced under it; relaunch.yml",
             )
         )
-    found += _foreign_torch(main.pid, env, run.record)
+    found += _foreign_torch(main.pid, env)
     return found + _environment_of(main.pid, run.record)
 
 
-def _foreign_torch(pid: int, env: Path, record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Name torch libraries that the process has mapped from elsewhere; a preinstalled torch is the image's own."""
+def _foreign_torch(pid: int, env: Path) -> list[dict[str, str]]:
+    """Name torch libraries that the process has mapped from elsewhere than the environment's proof found them."""
     libraries = [path for path in living.mapped_files(pid) if "/torch/" in path and ".so" in path]
-    allowed = [str(env), *(str(path) for path in record.get("inherited_from") or ())]
+    proved = str(
+        dict(dict((files.read_json(env / "env.json") or {}).get("proof") or {}).get("torch") or {}).get("file") or ""
+    )
+    allowed = [str(env), *([str(Path(proved).parents[1])] if proved.count("/") > 2 else [])]
     foreign = [path for path in libraries if not any(path.startswith(f"{top}/") for top in allowed)]
     return [
         problem(
