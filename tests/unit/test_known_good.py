@@ -87,6 +87,17 @@ def test_case_40_rollback_twice_goes_one_further_and_then_stays(box: Box) -> Non
     assert known_good.plan_rollback(box.layout)["entry"]["run_id"] == oldest.run_id
 
 
+def test_rolled_back_run_that_was_promoted_itself_is_the_known_good_one(box: Box) -> None:
+    oldest = trained(box)
+    promote(box, oldest)
+    again = trained(box, origin={"rollback_to": oldest.run_id})
+    promote(box, again)
+    plan = known_good.plan_rollback(box.layout)
+    assert plan["entry"]["run_id"] == oldest.run_id
+    assert again.run_id in plan["bad"]
+    assert oldest.run_id not in plan["bad"]
+
+
 def test_bad_run_is_only_chosen_by_name(box: Box) -> None:
     good, bad = trained(box), trained(box)
     promote(box, good)

@@ -142,7 +142,8 @@ def plan_rollback(layout: Layout, wanted: str = "") -> dict[str, Any]:
         )
     if current is None:
         return {"entry": entries[-1], "bad": [], "reason": "no run is current"}
-    source = source_of(current)
+    promoted_itself = current.run_id in [item["run_id"] for item in entries]
+    source = current.run_id if promoted_itself else source_of(current)
     if source != entries[-1]["run_id"]:
         return {"entry": entries[-1], "bad": [current.run_id], "reason": f"the last known-good before {current.run_id}"}
     return _one_further(layout, current, entries)
