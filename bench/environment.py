@@ -36,8 +36,7 @@ LOCK = REPO / "trainer/locks/cpu.lock"
 
 
 def timed(work: Callable[[], Any]) -> float:
-    """Return the seconds of one call; what earlier ones left to be written is written first."""
-    os.sync()
+    """Return the seconds of one call."""
     start = time.monotonic()
     work()
     return time.monotonic() - start
