@@ -404,6 +404,24 @@ def test_running_its_python_by_hand_leaves_nothing_behind(layout: Layout, built:
     assert environment.check(layout, built, full=True) == []
 
 
+def test_an_experiment_in_a_copy_cannot_reach_the_environment(
+    layout: Layout, built: str, tmp_path: Path, folder: Path
+) -> None:
+    copy = tmp_path / "experiment"
+    subprocess.run(["cp", "-a", layout.env(built), copy], check=True)
+    wheels.make_wheel(
+        folder, "sglang", "1.0", {"sglang.py": "", "torch/functional.py": "def einsum():\n    return 3\n"}
+    )
+    uv = uv_tool.place(layout, uv_tool.pinned(wheels.UV_LOCK.read_text()))
+    subprocess.run(
+        [uv, "pip", "install", "-q", "--no-index", "--find-links", folder, "--python", copy / "bin/python", "sglang"],
+        check=True,
+    )
+    shown = subprocess.run([copy / "bin/demo"], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == str(copy)
+    assert environment.check(layout, built, full=True) == []
+
+
 def test_another_base_python_is_drift(layout: Layout, built: str) -> None:
     place = layout.env(built) / "env.json"
     record = files.read_json(place) or {}
