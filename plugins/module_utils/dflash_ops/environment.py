@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import files, fingerprint, interpreters, lockfile, processes, proof, sources
+from . import files, fingerprint, interpreters, lockfile, processes, proof, sources, space
 from .errors import OpsError
 from .fingerprint import Drift
 from .interpreters import Interpreter
@@ -146,12 +146,12 @@ def find_python(spec: Spec) -> Interpreter:
 
 def inspect(layout: Layout, spec: Spec, *, full: bool = False) -> Status:
     """Say how the environment stands. Changes nothing."""
-    refuse_file(layout.root, "dflash_root")
+    space.refuse_file(layout.root, "dflash_root")
     python = find_python(spec)
     env_id = name_of(spec, python)
     path = layout.env(env_id)
     record = read(path)
-    found = tuple(drift_of(path, record, full=full)) if record else ()
+    found = tuple(drift_of(path, record, full=full, known=python)) if record else ()
     if record is None:
         state = "missing"
     else:
@@ -166,17 +166,6 @@ def inspect(layout: Layout, spec: Spec, *, full: bool = False) -> Status:
         python=python,
         losses=tuple(proof.losses(record["proof"], spec.lock)) if record else (),
     )
-
-
-def refuse_file(path: Path, variable: str) -> None:
-    """Refuse a root (or a parent of it) that is a file.
-
-    Raises:
-        OpsError: naming it.
-    """
-    for one in (path, *path.parents):
-        if one.exists() and not one.is_dir():
-            raise OpsError(f"{variable}={path}: {one} is a file.", remedy=f"set {variable} to a folder")
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -199,11 +188,12 @@ def check(layout: Layout, env_id: str, *, full: bool = False) -> list[Drift]:
     return drift_of(layout.env(env_id), record, full=full)
 
 
-def drift_of(path: Path, record: dict[str, Any], *, full: bool) -> list[Drift]:
-    """Compare an environment, its base python and what it inherits with the record."""
+def drift_of(path: Path, record: dict[str, Any], *, full: bool, known: Interpreter | None = None) -> list[Drift]:
+    """Compare an environment, its base python (asked again unless `known`) and what it inherits with the record."""
     drift = fingerprint.compare(path, record["files"], full=full)
     base = record["base"]
-    python = interpreters.probe(base["asked"])
+    same = known is not None and str(known.path) == base["asked"]
+    python = known if same else interpreters.probe(base["asked"])
     if python is None:
         return [*drift, Drift("base", base["asked"], "this python is gone; the environment cannot start")]
     if python.version != base["version"]:
