@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+from ansible.errors import AnsibleError
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 
 REPO = Path(__file__).resolve().parents[2]
 if str(REPO / "plugins/module_utils") not in sys.path:
     sys.path.append(str(REPO / "plugins/module_utils"))
 
-from dflash_ops import environment, words
+from dflash_ops import space, words
 from dflash_ops.errors import OpsError
 
 
@@ -35,11 +39,9 @@ class ActionModule(ActionBase):
                 needs = words.training_needs(given["dflash_config"], given["dflash_overrides"], REPO)
             except OpsError as error:
                 found.append(str(error))
-        if self._connection.transport == "local" and not [text for text in found if text.startswith("dflash_root")]:
-            try:
-                environment.refuse_file(Path(given["dflash_root"]).expanduser(), "dflash_root")
-            except OpsError as error:
-                found.append(str(error))
+        found += self.typed(task_vars or {})
+        if self._connection.transport == "local":
+            found += files_instead_of_folders(given, found)
         if found:
             return {
                 **result,
@@ -49,3 +51,49 @@ class ActionModule(ActionBase):
                 + " ".join(f"({number}) {text}" for number, text in enumerate(found, start=1)),
             }
         return {**result, "changed": False, "ansible_facts": {"dflash_needs": needs}}
+
+    def typed(self, task_vars: Mapping[str, Any]) -> list[str]:
+        """Judge every other variable by its role's argument_specs, which would speak only at the role's turn."""
+        found = []
+        for name, option in role_options(REPO).items():
+            if name not in task_vars or name in self._task.args or option.get("no_log"):
+                continue
+            try:
+                value = self._templar.template(task_vars[name])
+            except AnsibleError:  # made of something that is known later, or of a vault that a reader need not open
+                continue
+            found += judged(name, value, option)
+        return found
+
+
+def role_options(repo: Path) -> dict[str, dict[str, Any]]:
+    """Return every variable of the roles that a training is made of, with its specification."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in sorted(repo.glob("roles/*/meta/argument_specs.yml")):
+        if file.parent.parent.name != "gpu_container":  # provision.yml's, on the Proxmox host
+            specs = yaml.safe_load(file.read_text(encoding="utf-8"))["argument_specs"]
+            found.update(specs["main"].get("options") or {})
+    return found
+
+
+def judged(name: str, value: Any, option: Mapping[str, Any]) -> list[str]:
+    """Return what the role's own check would say about a value, then what its number means."""
+    spec = {key: option[key] for key in ("type", "choices", "elements") if key in option}
+    checked = ArgumentSpecValidator({name: spec}).validate({name: value})
+    if checked.error_messages:
+        form = f"one of {', '.join(option['choices'])}" if "choices" in option else f"a value of type {option['type']}"
+        return [f"{name}={value!r}: cannot be used; give {form}"]
+    return words.meaning_problems(name, checked.validated_parameters[name])
+
+
+def files_instead_of_folders(given: Mapping[str, Any], found: list[str]) -> list[str]:
+    """Return the folders of this very machine that are files; elsewhere the box says so when it is taken."""
+    told = []
+    for name in ("dflash_root", "dflash_workspace"):
+        if given.get(name) in (None, "", words.AUTO) or any(text.startswith(name) for text in found):
+            continue
+        try:
+            space.refuse_file(Path(given[name]).expanduser(), name)
+        except OpsError as error:
+            told.append(str(error))
+    return told

@@ -61,7 +61,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import run_module
-from ansible.module_utils.dflash_ops import operator_lock
+from ansible.module_utils.dflash_ops import operator_lock, space
 from ansible.module_utils.dflash_ops.paths import Layout
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -80,6 +80,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         if not module.check_mode:
             operator_lock.release(layout, holder.token)
         return {"token": "", "taken_over": ""}
+    space.refuse_unwritable(layout, make=not module.check_mode)
     if module.check_mode:
         operator_lock.refuse_other(layout, holder, known_dead=want["known_dead"])
         return {"token": "", "taken_over": ""}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,40 @@ def test_a_password_in_an_index_is_not_repeated(repo: Path) -> None:
     found = words.problems({**GOOD, "python_env_index_urls": {"default": "ftp://me:secret@x.example"}}, repo)
     assert found
     assert "secret" not in found[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("training_run_speed_steps", 0, "1 step or more"),
+        ("training_run_tolerance", 80.0, "at most 1"),
+        ("training_run_expected_tok_s", float("nan"), "tokens a second"),
+        ("training_run_environment", {"WANDB_API_KEY": "x"}, "looks like a secret"),
+        ("training_run_notify", {"comand": "x"}, "comand"),
+        ("training_run_script_link", "start.sh", "is not absolute"),
+    ],
+)
+def test_a_right_type_may_still_mean_nothing(name: str, value: Any, told: str) -> None:
+    found = words.meaning_problems(name, value)
+    assert len(found) == 1
+    assert name in found[0]
+    assert told in found[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("training_run_expected_tok_s", "fast"),
+        ("training_run_beside", "leave"),
+        ("python_env_heal", "perhaps"),
+        ("training_run_mark_bad", {"a": 1}),
+        ("training_run_environment", "MODE"),
+    ],
+)
+def test_a_wrong_type_is_told_before_any_role_works(repo: Path, name: str, value: Any) -> None:
+    plugin = runpy.run_path(str(repo / "plugins/action/dflash_inventory_check.py"))
+    options = plugin["role_options"](repo)
+    found = plugin["judged"](name, value, options[name])
+    assert len(found) == 1
+    assert found[0].startswith(f"{name}={value!r}: ")
+    assert plugin["judged"](name, options[name]["default"], options[name]) == []

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import files, processes
+from . import files, processes, space
 from .errors import OpsError
 from .paths import Layout
 
@@ -348,5 +348,12 @@ def _outcome(message: dict[str, Any], progress: Progress) -> dict[str, Any]:
         return {"ok": False, "message": error.message, "remedy": error.remedy, "facts": error.facts}
     except Exception as error:
         print(traceback.format_exc(), flush=True)
+        told = space.named(error, _layout_of(message["arguments"])) if isinstance(error, OSError) else None
+        if told is not None:
+            return {"ok": False, "message": told.message, "remedy": told.remedy, "facts": {}}
         return {"ok": False, "message": f"{type(error).__name__}: {error}", "remedy": f"see {progress.folder / 'log'}",
                 "facts": {}}
+
+
+def _layout_of(arguments: Mapping[str, Any]) -> Layout:
+    return Layout.of(arguments.get("root") or "/", arguments.get("workspace"))

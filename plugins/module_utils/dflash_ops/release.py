@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import files
-from .environment import refuse_file
+from . import files, space
 from .environment_build import exchange
 from .errors import OpsError
 from .fingerprint import Drift, digest, folded
@@ -59,7 +58,7 @@ def inspect(layout: Layout, wanted: Wanted) -> tuple[str, list[Drift]]:
     Raises:
         OpsError: the root is a file, or the box has another tree under this id.
     """
-    refuse_file(layout.root, "dflash_root")
+    space.refuse_file(layout.root, "dflash_root")
     record = files.read_json(layout.release(wanted.release_id) / RECORD_NAME)
     if not record:
         return "missing", []

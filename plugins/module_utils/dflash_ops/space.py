@@ -1,14 +1,18 @@
-"""Free space, on the mount where the bytes will really land."""
+"""May we write there, and is there space: asked of the folder and mount where the bytes will really land."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
 
 from .errors import OpsError
+from .paths import Layout
 
 GIB = 1 << 30
+FULL = (errno.ENOSPC, errno.EDQUOT)
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def existing_parent(path: Path) -> Path:
@@ -53,3 +57,62 @@ def require(path: Path, needed: int, *, what: str, remedy: str) -> None:
             f"{what} needs {human(needed)} on {mount_of(path)} (for {path}), which has {human(free)} free.",
             remedy=remedy,
         )
+
+
+def refuse_file(path: Path, variable: str) -> None:
+    """Refuse a folder that is a file, or lies below one.
+
+    Raises:
+        OpsError: naming it.
+    """
+    for one in (path, *path.parents):
+        if os.path.lexists(one) and not one.is_dir():
+            what = "a file" if one.exists() else "a link to nothing"
+            raise OpsError(f"{variable}={path}: {one} is {what}.", remedy=f"set {variable} to a folder")
+
+
+def refuse_unwritable(layout: Layout, *, make: bool) -> None:
+    """Refuse a root or workspace that this user cannot fill, before anything else is done there.
+
+    Args:
+        layout: the box.
+        make: make the folders, which is the only proof that they can be made; False only looks.
+
+    Raises:
+        OpsError: naming the variable.
+    """
+    for path, variable in ((layout.root, "dflash_root"), (layout.workspace, "dflash_workspace")):
+        refuse_file(path, variable)
+        if make:
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise OpsError(
+                    f"{variable}={path} cannot be made: {error.strerror} ({error.filename}).",
+                    remedy=_elsewhere(variable),
+                ) from error
+        spot = existing_parent(path)
+        if not os.access(spot, os.W_OK | os.X_OK):
+            raise OpsError(
+                f"{variable}={path}: this user (uid {os.geteuid()}) cannot write to {spot}.",
+                remedy=_elsewhere(variable),
+            )
+
+
+def _elsewhere(variable: str) -> str:
+    return f"set {variable} to a folder that the user who logs in can write to, or give that user this one"
+
+
+def named(error: OSError, layout: Layout) -> OpsError | None:
+    """Return what a full or forbidden folder means for the operator; None for any other error."""
+    path = Path(os.fsdecode(error.filename)) if error.filename else layout.root
+    inside = layout.workspace != layout.root and path.is_relative_to(layout.workspace)
+    variable = "dflash_workspace" if inside else "dflash_root"
+    if error.errno in FULL:
+        return OpsError(
+            f"The disk is full: {error.strerror} ({path}, on {mount_of(path)}).",
+            remedy=f"free some (playbooks/prune.yml shows what can go), or set {variable} to a folder on another mount",
+        )
+    if error.errno in FORBIDDEN:
+        return OpsError(f"{path} cannot be written: {error.strerror}.", remedy=_elsewhere(variable))
+    return None

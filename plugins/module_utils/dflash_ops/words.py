@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import runs, tmux
+from . import notify, runs, tmux, trainer_command
 from .environment import PROFILES
 from .errors import OpsError
 from .sources import without_password
@@ -20,6 +20,15 @@ from .sources import without_password
 OVERRIDE = re.compile(r"[a-z_]+\.[a-z_0-9]+=.+", re.DOTALL)
 PYTHON_VERSION = re.compile(r"3\.\d{1,2}")
 AUTO = "auto"
+FOREVER = 1e12
+NUMBERS = {
+    "training_run_expected_tok_s": (0.0, FOREVER, "give tokens a second, or 0 when the speed is not known"),
+    "training_run_tolerance": (0.01, 1.0, "give a part of the expected speed, more than 0 and at most 1, as 0.8"),
+    "training_run_speed_steps": (1, FOREVER, "give 1 step or more"),
+    "training_run_stall_seconds": (1.0, FOREVER, "give 1 second or more"),
+    "training_run_within": (1.0, FOREVER, "give 1 second or more"),
+    "training_run_stop_seconds": (0.0, FOREVER, "give 0 seconds or more"),
+}
 
 
 def problems(words: Mapping[str, Any], repo: Path) -> list[str]:
@@ -48,8 +57,26 @@ def problems(words: Mapping[str, Any], repo: Path) -> list[str]:
 
 def raised(check: Callable[[str], Any], value: Any) -> list[str]:
     """Return what a check of another file says."""
+    return raised_as_is(check, str(value))
+
+
+def meaning_problems(name: str, value: Any) -> list[str]:
+    """Return what is wrong with a value that has the right type."""
+    if name in NUMBERS:
+        least, most, text = NUMBERS[name]
+        return [] if least <= value <= most else [f"{name}={value!r}: {text}"]  # a NaN is refused too
+    if name == "training_run_environment":
+        return raised_as_is(trainer_command.check_extra, value)
+    if name == "training_run_notify":
+        return raised_as_is(notify.check, value)
+    if name in ("training_run_script_link", "python_env_cache_dir") and value:
+        return [f"{name}={value!r}: {text}" for text in path_problems(value)]
+    return []
+
+
+def raised_as_is(check: Callable[[Any], Any], value: Any) -> list[str]:
     try:
-        check(str(value))
+        check(value)
     except OpsError as error:
         return [str(error)]
     return []
