@@ -29,6 +29,9 @@ from dflash_ops import life, status
 LOOK_SECONDS = 5.0
 RECONNECT_PAUSE = 5.0
 
+# What a failure does not repeat below the screen.
+SHOWN = ("answer", "judgement", "panel", "screen", "seen")
+
 
 class ActionModule(ActionBase):
     """Ask once; or with `watch` again and again until the run has proved itself or failed."""
@@ -45,7 +48,11 @@ class ActionModule(ActionBase):
         if "answer" in result:
             self.show(variables, result.get("panel") or result.get("screen") or [])
             self.write_json(variables, result["answer"])
-        return result
+        return self.judge(result)
+
+    def judge(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Return the result; of a failure the message only, since all else was shown and written already."""
+        return {name: value for name, value in result.items() if name not in SHOWN} if result.get("failed") else result
 
     def ask(self, task_vars: dict[str, Any], **more: Any) -> dict[str, Any]:
         """Call the module once; no connection becomes the answer `unknown`."""

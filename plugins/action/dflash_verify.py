@@ -12,11 +12,11 @@ DflashStatus: Any = action_loader.get("dflash_status", class_only=True)
 class ActionModule(DflashStatus):  # type: ignore[misc]
     """One look; a difference is a failure, after everything was shown and written."""
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def judge(self, result: dict[str, Any]) -> dict[str, Any]:
         """Return the audit; `failed` when it found something."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
         problems = result.get("answer", {}).get("problems") or []
         if problems and not result.get("failed"):
             names = ", ".join(dict.fromkeys(str(item["name"]) for item in problems))
-            result.update(failed=True, msg=f"{len(problems)} differences from the record: {names}")
-        return result
+            result.update(failed=True, msg=f"not as recorded: {names}")
+        told: dict[str, Any] = super().judge(result)
+        return told

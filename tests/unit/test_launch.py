@@ -185,6 +185,10 @@ def test_case_31_finished_failed_and_running_are_told_apart(box: Box) -> None:
     until(lambda: steps(going) > 0)
     assert box.state(going) == "running"
     assert [box.state(run) for run in (done, crashed)] == ["finished", "failed"]
+    offers = [set(status.snapshot(box.layout, run_id=run.run_id)["commands"]) for run in (done, crashed, going)]
+    over = {"log", "status", "start"}
+    assert offers == [over, over, {"attach", "log", "status", "stop"}]
+    assert done.log.read_text().endswith("ended with rc 0\n")
 
 
 def test_case_32_log_grows_line_by_line_and_last_line_is_kept(box: Box) -> None:

@@ -63,5 +63,6 @@ def test_audit_lists_every_part_and_never_stops_at_the_first(box: Box) -> None:
     assert not told["ok"]
     assert list(told["checks"]) == ["environment", "release", "inputs", "compile cache", "process", "log", "state"]
     assert told["checks"]["process"] == "ok"
+    assert told["checks"]["release"] == "1 problem"
     assert "release-replaced" in names(told["problems"])
     assert any(line.startswith("✘ run") for line in verify.screen(told))

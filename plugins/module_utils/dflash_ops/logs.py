@@ -19,7 +19,7 @@ def last(layout: Layout, run_id: str, *, lines: int, since: float) -> dict[str, 
         OpsError: there is no such run, or `lines` is no useful number.
     """
     if lines < 0:
-        raise OpsError(f"logs_lines is {lines}.", remedy="use 0 or more")
+        raise OpsError(f"lines is {lines}.", remedy="use 0 or more")
     run = runs.need(layout, run_id)
     size = run.log.stat().st_size if run.log.exists() else 0
     text = files.read_tail(run.log, LIMIT)

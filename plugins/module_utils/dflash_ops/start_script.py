@@ -40,8 +40,8 @@ printf '{{"rc": %d, "signal": %s, "finished_at": %d}}\\n' "$rc" "$signal" "$(dat
   mv "$run/.exit.json" "$run/exit.json"
 # Let the log's writer end, but not for ever: a child may hold the pipe.
 for _ in {{1..20}}; do kill -0 "$log_writer" 2> /dev/null || break; sleep 0.1; done
-if [[ $signal != null ]]; then end="signal $signal"; else end="itself with rc $rc"; fi
-echo "run {run_id} ended by $end" | tee -a "$run/train.log"
+if [[ $signal != null ]]; then end="by signal $signal"; else end="with rc $rc"; fi
+echo "run {run_id} ended $end" | tee -a "$run/train.log"
 exit "$rc"
 """
 

@@ -216,7 +216,7 @@ def _of_run(layout: Layout, run: runs.Run, found: gpus.Survey, stall_seconds: fl
         "uploads_failed": last.get("uploads_failed"),
         "log": str(run.log),
         "folder": str(run.folder),
-        "commands": commands(layout, run),
+        "commands": commands(layout, run, said.state),
     }
     if main is not None:
         answer["python"], answer["torch"] = real_files(main)
@@ -279,18 +279,19 @@ def real_files(main: processes.Process) -> tuple[str, str]:
     return (argv[0] if argv else ""), torch
 
 
-def commands(layout: Layout, run: runs.Run) -> dict[str, str]:
-    """Return what a person types next, exactly."""
+def commands(layout: Layout, run: runs.Run, state: str) -> dict[str, str]:
+    """Return what a person types next, exactly; a run that is over has no terminal and nothing to stop."""
+    read = {
+        "log": f"tail -F {shlex.quote(str(run.log))}",
+        "status": ".venv/bin/ansible-playbook playbooks/status.yml",
+    }
+    if state not in LIVE:
+        return {**read, "start": ".venv/bin/ansible-playbook relaunch.yml"}
     try:
         attach = launch.server(layout).attach_command(runs.session_of(run))
     except OpsError as error:
         attach = f"(no tmux: {error.message})"
-    return {
-        "attach": attach,
-        "log": f"tail -F {shlex.quote(str(run.log))}",
-        "status": ".venv/bin/ansible-playbook playbooks/status.yml",
-        "stop": ".venv/bin/ansible-playbook playbooks/stop.yml",
-    }
+    return {"attach": attach, **read, "stop": ".venv/bin/ansible-playbook playbooks/stop.yml"}
 
 
 def _problems(

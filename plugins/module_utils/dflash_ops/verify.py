@@ -39,7 +39,7 @@ def audit(layout: Layout, run_id: str) -> dict[str, Any]:
             found = look()
         except OpsError as error:
             found = [problem(name.replace(" ", "-"), error.message, error.remedy)]
-        checks[name] = "ok" if not found else f"{len(found)} problems"
+        checks[name] = "ok" if not found else f"{len(found)} problem{'s' * (len(found) > 1)}"
         problems += [item for item in found if item not in problems]
     main = living.main_process(run)
     python, torch = status.real_files(main) if main else ("", "")
