@@ -64,7 +64,8 @@ class ActionModule(ActionBase):
         if told.get("unreachable"):
             return unknown(f"no connection: {told.get('msg')}")
         if told.get("failed") and "answer" not in told:
-            return {**told, "answer": unknown(str(told.get("msg")))["answer"], "screen": []}
+            reason, _, remedy = str(told.get("msg")).partition(" Remedy: ")
+            return {**told, "answer": status.unknown(reason, remedy), "screen": []}
         return dict(told)
 
     def watch(self, task_vars: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from . import checkpoints, compare, files, known_good, metrics, runs, status
 from .paths import Layout
 
 CURVE_POINTS = 20
+EVALUATED = ("step", "eval_loss", "eval_accept_len")
 
 
 def row_of(run: runs.Run, *, current: str, good: str, bad: Sequence[str]) -> dict[str, Any]:
@@ -71,11 +72,12 @@ def report(layout: Layout, run: runs.Run) -> dict[str, Any]:
         "run_id": run.run_id,
         "state": told["state"],
         "detail": told["detail"],
+        "started_at": stamp(float(run.record.get("started_at") or 0)),
         "record": dict(run.record),
         "status": told,
         "speed": compare.speed_of(run),
         "curve": [{key: row.get(key) for key in keys} for row in curve],
         "checkpoints": [{"step": item.step, "damage": item.damage} for item in checkpoints.look(run.checkpoints)],
-        "evaluations": [row["evaluation"] for row in rows if isinstance(row.get("evaluation"), dict)],
+        "evaluations": [{key: row[key] for key in EVALUATED} for row in rows if "eval_loss" in row],
         "log_tail": files.read_tail(run.log, 4000).splitlines()[-20:],
     }

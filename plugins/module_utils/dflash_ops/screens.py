@@ -202,6 +202,8 @@ def compare_screen(told: Mapping[str, Any]) -> list[str]:
         )
     ]
     lines = [f"A {told['run_a']}", f"B {told['run_b']}", *table(head, body)]
+    if told["run_a"] == told["run_b"]:
+        return [*lines, "  one run only; name two with -e run_a=ID -e run_b=ID (playbooks/runs.yml lists them)"]
     if not told["differences"]:
         return [*lines, "  nothing that is recorded differs: look at the box itself (load, clocks, temperature, disk)"]
     lines.append("  what differs, likeliest culprit first:")
@@ -214,14 +216,14 @@ def report_markdown(told: Mapping[str, Any]) -> list[str]:
     record, status = told["record"], told["status"]
     lines = [f"# Run {told['run_id']}", "", f"State: **{told['state']}** ({told['detail']}).", ""]
     for name, text in (
-        ("started", f"{record.get('started_at')} by {record.get('operator') or '?'} on {record.get('host')}"),
+        ("started", f"{told['started_at']} UTC by {record.get('operator') or '?'} on {record.get('host')}"),
         (
             "made of",
             f"environment {record.get('env_id')}, release {record.get('release_id')}, cache {record.get('cache_id')} "
             f"({record.get('cache_state')})",
         ),
         ("configuration", f"{record.get('config_file')} {' '.join(record.get('overrides') or ())}".strip()),
-        ("hardware", f"{record.get('hardware')}, driver {record.get('driver')}"),
+        ("hardware", str(record.get("hardware")) + (f", driver {record['driver']}" if record.get("driver") else "")),
         ("step", step_text(status)),
         ("speed", speed_text(status)),
         ("went on from", str(record.get("resume_from") or "-")),
@@ -232,6 +234,12 @@ def report_markdown(told: Mapping[str, Any]) -> list[str]:
         f"| {row['step']} | {number(row['loss'], '.3f')} | {number(row['accept_len'], '.2f')} | {number(row['tok_s'])} "
         f"| {number(row['lr'], '.3g')} |"
         for row in told["curve"]
+    ]
+    if told["evaluations"]:
+        lines += ["", "## Held-out data", "", "| step | loss | accept length |", "|---|---|---|"]
+    lines += [
+        f"| {row['step']} | {number(row['eval_loss'], '.3f')} | {number(row['eval_accept_len'], '.3f')} |"
+        for row in told["evaluations"]
     ]
     lines += ["", "## Checkpoints", ""]
     lines += [

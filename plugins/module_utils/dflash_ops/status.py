@@ -136,7 +136,7 @@ def snapshot(
         return unknown(f"{type(error).__name__}: {error}")
 
 
-def unknown(reason: str) -> dict[str, Any]:
+def unknown(reason: str, remedy: str = "reach the box first; nothing is said about its run") -> dict[str, Any]:
     """Return the answer for a box that could not be asked: no statement about any run."""
     return {
         "ok": False,
@@ -144,7 +144,7 @@ def unknown(reason: str) -> dict[str, Any]:
         "detail": f"could not find out: {reason}",
         "run_id": "",
         "pid": None,
-        "problems": [problem("could-not-find-out", reason, "reach the box first; nothing is said about its run")],
+        "problems": [problem("could-not-find-out", reason, remedy)],
     }
 
 

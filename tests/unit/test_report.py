@@ -1,0 +1,38 @@
+"""A report and a comparison, as a person reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from boxes import Box, until
+from dflash_ops import compare, history, screens
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    made = Box(tmp_path / "root")
+    yield made
+    made.end()
+
+
+def test_report_has_a_readable_start_and_every_evaluation(box: Box) -> None:
+    run = box.launch("optimizer.max_steps=2", "test.pause=0")
+    until(lambda: (run.folder / "exit.json").exists())
+    with run.metrics.open("a") as stream:
+        stream.write(json.dumps({"step": 3, "tok_s": 1.0, "loss": 7.0, "eval_loss": 7.343, "eval_accept_len": 1.047}))
+        stream.write("\n")
+    told = history.report(box.layout, run)
+    assert told["evaluations"] == [{"step": 3, "eval_loss": 7.343, "eval_accept_len": 1.047}]
+    lines = screens.report_markdown(told)
+    assert "| 3 | 7.343 | 1.047 |" in lines
+    stamp = run.run_id
+    assert f"- started: {stamp[:4]}-{stamp[4:6]}-{stamp[6:8]} " in "\n".join(lines)
+    assert "driver None" not in "\n".join(lines)
+
+
+def test_a_run_compared_with_itself_is_said_to_be_the_same(box: Box) -> None:
+    run = box.launch("optimizer.max_steps=2", "test.pause=0")
+    assert "one run only" in screens.compare_screen(compare.compare(box.layout, run, run))[-1]
