@@ -29,7 +29,6 @@ def traces(layout: Layout) -> dict[str, list[str]]:
         "mounts": [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if state in line],
         "links": [line for line in run("ip", "-brief", "link").stdout.splitlines() if BRIDGE in line],
         "tables": [line for line in run("nft", "list", "tables").stdout.splitlines() if NFT_TABLE in line],
-        "cgroups": [str(path) for path in Path("/sys/fs/cgroup").glob("*/lxc*/*") if layout.state.name in path.name],
         "files": [path.name for path in layout.state.iterdir() if not path.name.startswith("base")],
     }
 

@@ -1,6 +1,7 @@
 """The whole lab as one object: up, down, and what tests do to it in between."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -59,6 +60,7 @@ class Lab:
             return
         self.stop_containers()
         host.stop(self.layout)
+        remove_empty_folders()
         network.down(self.layout)
         for name in ("host", "ct", "lxc", "ssh", "volumes", "pct.log", "pct.delay", "wheels"):
             path = self.layout.state / name
@@ -156,6 +158,13 @@ class Lab:
     def logins(self) -> int:
         """Return how many ssh logins the host accepted so far."""
         return self.layout.sshd_log.read_text(encoding="utf-8", errors="replace").count("Accepted publickey")
+
+
+def remove_empty_folders() -> None:
+    """Remove what LXC leaves once its last container is gone: empty control groups, and the folder of pct's locks."""
+    for folder in (*Path("/sys/fs/cgroup").glob("**/lxc.pivot"), Path("/run/lock/lxc")):
+        with contextlib.suppress(OSError):  # in use, or not there
+            folder.rmdir()
 
 
 def refuse_wrong_machine() -> None:
