@@ -275,7 +275,17 @@ def test_long_root_is_refused_before_anything_is_left(tmp_path: Path) -> None:
     assert runs.run_ids(box.layout) == []
 
 
-def test_script_link_is_kept_and_a_file_of_the_user_is_not_replaced(box: Box, tmp_path: Path) -> None:
+def test_script_link_is_kept(box: Box, tmp_path: Path) -> None:
     link = tmp_path / "start_training.sh"
     run = box.launch(keep_link=str(link))
     assert link.resolve() == (run.folder / "start_training.sh").resolve()
+
+
+def test_a_file_in_place_of_the_script_link_is_refused_before_anything_starts(box: Box, tmp_path: Path) -> None:
+    link = tmp_path / "start_training.sh"
+    link.write_text("mine")
+    with pytest.raises(OpsError, match="training_run_script_link"):
+        box.launch(keep_link=str(link))
+    assert link.read_text() == "mine"
+    assert living.all_living(box.layout) == {}
+    assert runs.run_ids(box.layout) == []

@@ -139,8 +139,10 @@ def test_case_p1_drift_is_named_and_launch_refused(box: Box) -> None:
     with pytest.raises(OpsError) as refused:
         ensure(box)
     assert "environment-drift" in refused.value.message
+    assert "-e python_env_heal=true" in refused.value.message
     assert "evil.pth" in refused.value.message
     assert "release-changed" in refused.value.message
+    assert "-e trainer_release_heal=true" in refused.value.message
     assert runs.run_ids(box.layout) == []
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from . import environment, fingerprint, release
 from .paths import Layout
 
+# What a refused launch tells the operator to type: without the word after -e neither playbook replaces anything.
+HEAL_ENVIRONMENT = "relaunch.yml --tags env -e python_env_heal=true builds it again"
+HEAL_RELEASE = "relaunch.yml --tags release -e trainer_release_heal=true places the committed files again"
+
 
 def of_environment(layout: Layout, env_id: str, *, full: bool = False) -> list[str]:
     """Return the differences of an environment, folded to one line a folder."""

@@ -91,14 +91,14 @@ CATALOGUE: list[dict[str, Any]] = [{'name': 'fx-trace-race',
               'is falling back to its reference PyTorch implementation because'],
   'cause': 'flash-linear-attention or causal-conv1d does not import, so linear-attention layers take the slow '
            'reference path.',
-  'remedy': 'Use the locked environment (relaunch.yml --tags env) with both packages, and look at what verify.yml '
-            'says about it.',
+  'remedy': 'Use the locked environment (relaunch.yml --tags env -e python_env_heal=true) with both packages, and '
+            'look at what verify.yml says about it.',
   'source': 'transformers 5.8.1 and 5.17'},
  {'name': 'accelerate-missing',
   'group': 'Environment',
   'strings': ['requires `accelerate`', 'requires Accelerate'],
   'cause': 'transformers needs accelerate for any device_map.',
-  'remedy': 'Use the locked environment; relaunch.yml --tags env heals it.',
+  'remedy': 'Use the locked environment; relaunch.yml --tags env -e python_env_heal=true heals it.',
   'source': 'transformers 5.8.1'},
  {'name': 'driver-too-old',
   'group': 'Environment',
@@ -111,8 +111,8 @@ CATALOGUE: list[dict[str, Any]] = [{'name': 'fx-trace-race',
   'group': 'Environment',
   'strings': ['undefined symbol: _ZN3c10', 'undefined symbol: _ZNK3c10'],
   'cause': 'A compiled extension was built for another torch.',
-  'remedy': 'Heal the environment (relaunch.yml --tags env); build the extension anew for this torch and put its '
-            'wheel in the lock.',
+  'remedy': 'Heal the environment (relaunch.yml --tags env -e python_env_heal=true); build the extension anew for '
+            'this torch and put its wheel in the lock.',
   'source': 'dynamic loader'},
  {'name': 'package-missing',
   'group': 'Environment',

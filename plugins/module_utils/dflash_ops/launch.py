@@ -143,6 +143,7 @@ def start(layout: Layout, request: Request, record: Mapping[str, Any]) -> runs.R
     """
     with launching(layout):
         refuse_living(layout)
+        refuse_link(request.keep_link)
         free_session(layout, request.session)
         run = _build(layout, request, record)
         try:
@@ -287,11 +288,20 @@ def _watch(layout: Layout, run_id: str, notify: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _keep_link(link: Path, script: Path) -> None:
-    if link.exists() and not link.is_symlink():
+def refuse_link(path: str) -> None:
+    """Refuse to put the link to start_training.sh where something of the user's stands; asked before a run starts.
+
+    Raises:
+        OpsError: naming it.
+    """
+    link = Path(path)
+    if path and os.path.lexists(link) and not link.is_symlink():
         raise OpsError(
             f"training_run_script_link is {link}, and a file stands there that is no link.",
             remedy="move it away or choose another path",
         )
+
+
+def _keep_link(link: Path, script: Path) -> None:
     link.parent.mkdir(parents=True, exist_ok=True)
     files.replace_link(link, script)

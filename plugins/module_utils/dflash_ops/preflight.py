@@ -9,6 +9,7 @@ from typing import Any
 
 from . import cache, failures, files, gpus, inputs, launch, living, secrets_file, space, tmux, trainer_command
 from .cache import Place
+from .drift import HEAL_ENVIRONMENT, HEAL_RELEASE
 from .errors import OpsError
 from .failures import problem
 from .gpus import Survey
@@ -61,8 +62,8 @@ def look(
     """
     resolved = trainer_command.resolved(layout, selection)
     found = survey or gpus.survey()
-    problems = [problem("environment-drift", text, "relaunch.yml --tags env heals it") for text in drift or ()]
-    problems += [problem("release-changed", text, "relaunch.yml --tags release places it anew") for text in code or ()]
+    problems = [problem("environment-drift", text, HEAL_ENVIRONMENT) for text in drift or ()]
+    problems += [problem("release-changed", text, HEAL_RELEASE) for text in code or ()]
     problems += [
         problem("inputs-changed", text, "put the recorded files back, or -e training_inputs_accept=true")
         for text in inputs.check(layout, resolved)

@@ -57,7 +57,7 @@ def audit(layout: Layout, run_id: str) -> dict[str, Any]:
 
 def _environment(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
     found = [
-        problem("environment-drift", text, "-e python_env_heal=true builds it again")
+        problem("environment-drift", text, drift.HEAL_ENVIRONMENT)
         for text in drift.of_environment(layout, selection.env_id, full=True)
     ]
     env = files.read_json(layout.env(selection.env_id) / "env.json") or {}
@@ -74,7 +74,7 @@ def _environment(layout: Layout, run: runs.Run, selection: Selection) -> list[di
 
 def _release(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
     found = [
-        problem("release-changed", text, "relaunch.yml --tags release places it anew")
+        problem("release-changed", text, drift.HEAL_RELEASE)
         for text in drift.of_release(layout, selection.release_id)
     ]
     release = files.read_json(layout.release(selection.release_id) / "release.json") or {}
@@ -144,7 +144,9 @@ def _foreign_torch(pid: int, env: Path) -> list[dict[str, str]]:
     foreign = [path for path in libraries if not any(path.startswith(f"{top}/") for top in allowed)]
     return [
         problem(
-            "wrong-torch", f"process {pid} uses {path}, outside {env}", "look for a .pth file; relaunch.yml --tags env"
+            "wrong-torch",
+            f"process {pid} uses {path}, outside {env}",
+            f"look for a .pth file; {drift.HEAL_ENVIRONMENT}",
         )
         for path in foreign[:5]
     ]
