@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, until
-from dflash_ops import launch, living, metrics, processes, runs, secrets_file, status, stop
+from dflash_ops import launch, living, metrics, processes, prune, runs, secrets_file, status, stop
 from dflash_ops.errors import OpsError
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
@@ -289,3 +290,18 @@ def test_a_file_in_place_of_the_script_link_is_refused_before_anything_starts(bo
     assert link.read_text() == "mine"
     assert living.all_living(box.layout) == {}
     assert runs.run_ids(box.layout) == []
+
+
+def test_a_run_in_the_workspace_of_an_earlier_day_is_seen_refuses_a_second_one_and_is_stopped(
+    box: Box, tmp_path: Path
+) -> None:
+    run = box.launch()
+    moved = dataclasses.replace(box.layout, workspace=tmp_path / "other")
+    assert status.snapshot(moved)["run_id"] == run.run_id
+    with pytest.raises(OpsError, match=f"run {run.run_id} lives"):
+        launch.refuse_living(moved)
+    assert prune.needed_ids(moved, prune.kept_runs(moved, 1), "env_id")[run.record["env_id"]].startswith("run ")
+    found = stop.run_to_stop(moved)
+    assert found is not None
+    stop.stop(moved, found, say=print)
+    assert living.all_living(box.layout) == {}

@@ -44,7 +44,7 @@ def all_living(layout: Layout) -> dict[str, list[Process]]:
     found: dict[str, list[Process]] = {}
     for pid in processes.all_pids():
         run_id = processes.environment_of(pid).get(processes.RUN_MARK, "")
-        process = processes.look(pid) if run_id and (layout.run(run_id) / "run.json").is_file() else None
+        process = processes.look(pid) if run_id and (runs.folder_of(layout, run_id) / "run.json").is_file() else None
         if process is not None:
             found.setdefault(run_id, []).append(process)
     current = runs.current(layout)

@@ -50,7 +50,7 @@ def plan(layout: Layout, *, keep_runs: int, now: float | None = None) -> Plan:
         raise OpsError(f"prune_keep_runs is {keep_runs}.", remedy="keep at least 1")
     kept = kept_runs(layout, keep_runs)
     remove: list[tuple[Path, str]] = []
-    keep: list[tuple[Path, str]] = [(layout.run(run_id), reason) for run_id, reason in kept.items()]
+    keep: list[tuple[Path, str]] = [(runs.folder_of(layout, run_id), reason) for run_id, reason in kept.items()]
     remove += [
         (layout.run(run_id), "older than the runs that are kept")
         for run_id in runs.run_ids(layout)
@@ -87,7 +87,7 @@ def kept_runs(layout: Layout, count: int) -> dict[str, str]:
     sources = [
         str(runs.load(layout, run_id).record.get("resume_from") or "")
         for run_id in kept
-        if (layout.run(run_id) / "run.json").is_file()
+        if (runs.folder_of(layout, run_id) / "run.json").is_file()
     ]
     for source in sources:
         if source:
@@ -99,7 +99,7 @@ def needed_ids(layout: Layout, kept: Iterable[str], kind: str) -> dict[str, str]
     """Return the environment, release or cache ids in use, with the reason."""
     needed: dict[str, str] = {}
     for run_id in kept:
-        if (layout.run(run_id) / "run.json").is_file():
+        if (runs.folder_of(layout, run_id) / "run.json").is_file():
             needed[str(runs.load(layout, run_id).record.get(kind))] = f"run {run_id} needs it"
     for entry in known_good.good_entries(layout):
         needed[str(entry.get(kind))] = "known-good needs it"

@@ -94,7 +94,7 @@ def load(layout: Layout, run_id: str) -> Run:
     Raises:
         OpsError: there is no such run.
     """
-    folder = layout.run(run_id)
+    folder = folder_of(layout, run_id)
     record = files.read_json(folder / "run.json") if run_id and "/" not in run_id else None
     if not isinstance(record, dict):
         known = run_ids(layout)
@@ -107,12 +107,26 @@ def load(layout: Layout, run_id: str) -> Run:
 
 def current(layout: Layout) -> Run | None:
     """Return the run that `current` points at; None when nothing was launched or its folder is gone."""
+    run_id = current_target(layout).name
+    folder = folder_of(layout, run_id)
+    record = files.read_json(folder / "run.json") if run_id else None
+    return Run(run_id=run_id, folder=folder, record=record) if isinstance(record, dict) else None
+
+
+def current_target(layout: Layout) -> Path:
+    """Return where `current` points, whatever is there; an empty path when it points nowhere."""
     try:
-        target = layout.current.readlink()
+        return layout.current.readlink()
     except OSError:
-        return None
-    record = files.read_json(layout.run(target.name) / "run.json")
-    return Run(run_id=target.name, folder=layout.run(target.name), record=record) if isinstance(record, dict) else None
+        return Path()
+
+
+def folder_of(layout: Layout, run_id: str) -> Path:
+    """Return a run's folder. The current run may lie in the `dflash_workspace` of an earlier day, and live there."""
+    target = current_target(layout)
+    if target.is_absolute() and target.name == run_id and not (layout.run(run_id) / "run.json").is_file():
+        return target
+    return layout.run(run_id)
 
 
 def chosen(layout: Layout, run_id: str = "") -> Run | None:
