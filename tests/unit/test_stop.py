@@ -76,6 +76,20 @@ def test_case_24_those_that_only_name_the_trainer_live_on(box: Box, tmp_path: Pa
         shell.wait()
 
 
+def test_run_of_another_root_with_the_same_id_lives_on(box: Box, tmp_path: Path) -> None:
+    run = going(box)
+    marks = {"DFLASH_RUN_ID": run.run_id, "DFLASH_RUN_DIR": str(tmp_path / "other" / "runs" / run.run_id)}
+    other = subprocess.Popen(["/bin/sleep", "600"], env=marks)
+    try:
+        until(lambda: processes.environment_of(other.pid) == marks)
+        stop.stop(box.layout, run, say=lambda _line: None)
+        assert other.poll() is None
+        assert living.all_living(box.layout) == {}
+    finally:
+        other.kill()
+        other.wait()
+
+
 def test_case_28_children_that_left_the_session_are_ended_and_it_is_proved(box: Box) -> None:
     run = going(box, "test.how=children")
     until(lambda: len({os.getsid(process.pid) for process in living.of_run(run)}) == 3, what="children in own sessions")

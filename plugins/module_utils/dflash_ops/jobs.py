@@ -213,11 +213,7 @@ def poll(layout: Layout, job_id: str, *, offset: int = 0, wait: float = 0.0) -> 
 
 def mark_of(layout: Layout, job_id: str) -> str:
     """Name this job of this root in this process table: another root or container may have the same job."""
-    try:
-        space = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        space = ""
-    return f"{space} {layout.job(job_id)}"
+    return f"{processes.pid_namespace()} {layout.job(job_id)}"
 
 
 def clear_leftovers(layout: Layout, job_id: str) -> None:

@@ -200,7 +200,7 @@ def _build(layout: Layout, request: Request, record: Mapping[str, Any]) -> runs.
     identity = runs.resume_identity(config, trainer=trainer)
     source = _resume(layout, request, identity)
     values = trainer_command.environment(
-        layout, request.selection, run_id=run_id, cache=layout.cache(request.cache_id) if request.cache_id else None
+        layout, request.selection, run=folder, cache=layout.cache(request.cache_id) if request.cache_id else None
     )
     command = trainer_command.command(
         layout, request.selection, "train", *_train_arguments(layout, request, folder, source)

@@ -27,15 +27,16 @@ def main_process(run: runs.Run) -> Process | None:
 def named_process(run: runs.Run) -> Process | None:
     """Return the process of the `pid` file when it really carries the run's mark."""
     text = files.read_tail(run.folder / "pid", 64).strip()
-    if not text.isdigit() or processes.environment_of(int(text)).get(processes.RUN_MARK) != run.run_id:
+    if not text.isdigit() or processes.run_of(int(text)) != run.folder.resolve():
         return None
     return processes.look(int(text))
 
 
 def of_run(run: runs.Run) -> list[Process]:
     """Return every process of a run: the trainer and all that carry its mark, wherever they went."""
-    found = processes.marked(run.run_id)
-    main = main_process(run)
+    folder, main = run.folder.resolve(), main_process(run)
+    looked = (processes.look(pid) for pid in processes.all_pids() if processes.run_of(pid) == folder)
+    found = [process for process in looked if process is not None]
     return found if main is None or main in found else [main, *found]
 
 
@@ -43,10 +44,12 @@ def all_living(layout: Layout) -> dict[str, list[Process]]:
     """Return the processes of every run of this box that still has some."""
     found: dict[str, list[Process]] = {}
     for pid in processes.all_pids():
-        run_id = processes.environment_of(pid).get(processes.RUN_MARK, "")
-        process = processes.look(pid) if run_id and (runs.folder_of(layout, run_id) / "run.json").is_file() else None
-        if process is not None:
-            found.setdefault(run_id, []).append(process)
+        folder = processes.run_of(pid)
+        if folder is None or folder != runs.folder_of(layout, folder.name).resolve():
+            continue
+        process = processes.look(pid)
+        if process is not None and (folder / "run.json").is_file():
+            found.setdefault(folder.name, []).append(process)
     current = runs.current(layout)
     if current is not None and current.run_id not in found and (main := main_process(current)):
         found[current.run_id] = [main]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 RUN_MARK = "DFLASH_RUN_ID"
+RUN_FOLDER = "DFLASH_RUN_DIR"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +73,31 @@ def all_pids() -> list[int]:
     return sorted(int(name) for name in os.listdir(PROC) if name.isdigit())
 
 
-def marked(run_id: str, *, mark: str = RUN_MARK) -> list[Process]:
-    """Return every live process whose environment carries `mark`=`run_id`, also those that left the session."""
-    found = (look(pid) for pid in all_pids() if environment_of(pid).get(mark) == run_id)
+def marked(value: str, *, mark: str) -> list[Process]:
+    """Return every live process whose environment carries `mark`=`value`, also those that left the session."""
+    found = (look(pid) for pid in all_pids() if environment_of(pid).get(mark) == value)
     return [process for process in found if process is not None]
+
+
+def pid_namespace(pid: int | str = "self") -> str:
+    """Name the process table a process lives in; empty when it may not be read."""
+    try:
+        return os.readlink(PROC / str(pid) / "ns/pid")
+    except OSError:
+        return ""
+
+
+def run_of(pid: int) -> Path | None:
+    """Return the folder of the run that a process belongs to, by its marks; None when it is of no run of this box.
+
+    A run's id is a time and a label: another root has the same soon, and a container's processes are seen from its
+    host under the same path. So the folder counts as well as the id, and the process table as well as the folder.
+    """
+    values = environment_of(pid)
+    run_id, folder = values.get(RUN_MARK), values.get(RUN_FOLDER)
+    if not run_id or not folder or Path(folder).name != run_id or pid_namespace(pid) != pid_namespace():
+        return None
+    return Path(os.path.realpath(folder))
 
 
 def send(processes: Iterable[Process], number: signal.Signals) -> list[Process]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import processes
 from .errors import OpsError
 from .paths import Layout
 
@@ -89,8 +90,10 @@ def home() -> str:
     return pwd.getpwuid(os.getuid()).pw_dir
 
 
-def environment(layout: Layout, selection: Selection, *, cache: Path | None = None, run_id: str = "") -> dict[str, str]:
-    """Return every variable the trainer sees; nothing is inherited from anywhere else."""
+def environment(
+    layout: Layout, selection: Selection, *, cache: Path | None = None, run: Path | None = None
+) -> dict[str, str]:
+    """Return every variable the trainer sees; nothing is inherited from anywhere else. `run` is the run's folder."""
     values = {
         "PATH": f"{layout.env(selection.env_id) / 'bin'}:{SYSTEM_PATH}",
         "HOME": home(),
@@ -114,8 +117,8 @@ def environment(layout: Layout, selection: Selection, *, cache: Path | None = No
             "FLA_CACHE_DIR": str(cache / "fla"),
         }
     values |= dict(selection.extra)
-    if run_id:
-        values["DFLASH_RUN_ID"] = run_id
+    if run is not None:
+        values |= {processes.RUN_MARK: run.name, processes.RUN_FOLDER: str(run)}
     return values
 
 
