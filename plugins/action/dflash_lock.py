@@ -38,6 +38,8 @@ class ActionModule(ActionBase):
             told = self.ask({**arguments, "known_dead": held["token"]}, task_vars)
         if told.get("taken_over"):
             Display().display(f"  the box was held by {told['taken_over']}, which is gone; taken over")
+        if told.get("held_by"):
+            told["held_by"] = {name: value for name, value in told["held_by"].items() if name != "token"}
         return {**result, **told}
 
     def ask(self, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
         )
     where = cache.place_of(entry)
     archive = cache_archive.find(layout, where.cache_id)
-    expected = dict(entry.get("speed") or {}).get("tok_s") or 0
+    expected = dict(entry.get("speed") or {}).get("best_tok_s") or 0
     return {
         "run_id": entry["run_id"],
         "env_id": selection.env_id,
