@@ -260,7 +260,7 @@ def test_lost_when_trainer_and_wrapper_are_both_killed(box: Box) -> None:
 
 
 def test_restarted_box_is_told(box: Box) -> None:
-    run = box.launch("optimizer.max_steps=2", "test.pause=0")
+    run = box.launch("optimizer.max_steps=2", "test.pause=0.5")
     until(lambda: (run.folder / "exit.json").exists())
     (run.folder / "exit.json").unlink()
     for name in ("run.json", "process.json"):
