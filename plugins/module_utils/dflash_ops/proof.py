@@ -98,8 +98,8 @@ GPU_CAUSES = (
     ("out of memory", "the GPU's memory is taken by another process", "see nvidia-smi on the host"),
 )
 LOST = {
-    "causal-conv1d": "linear-attention targets run their short convolutions in plain torch, slower; "
-    "docs/environment.md says how its wheel is built once",
+    "causal-conv1d": "the trainer does not need it; transformers' own model code runs the short convolutions of "
+    "linear attention in plain torch, slower; docs/environment.md says how its wheel is built once",
     "flash-linear-attention": "linear-attention targets run in plain torch, many times slower",
 }
 
