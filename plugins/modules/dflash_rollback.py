@@ -16,6 +16,10 @@ options:
     description: Id of the run to go back to; empty for the last known-good one.
     type: str
     default: ""
+  secrets:
+    description: Secrets that the launch will get; none is kept here.
+    type: dict
+    default: {}
 attributes:
   check_mode:
     description: Nothing is changed at any time.
@@ -58,12 +62,13 @@ from ansible.module_utils.dflash_ops.paths import Layout
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "run": {"type": "str", "default": ""},
+    "secrets": {"type": "dict", "default": {}, "no_log": True},
 }
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Plan a rollback."""
-    return rollback_request.plan(layout, module.params["run"])
+    return rollback_request.plan(layout, module.params["run"], module.params["secrets"])
 
 
 if __name__ == "__main__":

@@ -62,6 +62,10 @@ options:
     description: Start also when the same state came to its end already.
     type: bool
     default: true
+  look:
+    description: Start nothing; only tell the reasons not to, as if the run that lives were stopped already.
+    type: bool
+    default: false
   allow_cold:
     description: Start also when the compile cache is not warm.
     type: bool
@@ -142,6 +146,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "notify": {"type": "dict", "default": {}},
     "beside": {"type": "str", "choices": ["keep", "refuse"], "default": "refuse"},
     "again": {"type": "bool", "default": True},
+    "look": {"type": "bool", "default": False},
     "allow_cold": {"type": "bool", "default": False},
     "origin": {"type": "dict", "default": {}},
     "mark_bad": {"type": "list", "elements": "str", "default": []},
@@ -150,7 +155,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Launch, or say why nothing is to be launched."""
-    return launch_request.ensure(layout, module.params, check_mode=module.check_mode)
+    do = launch_request.before_stop if module.params["look"] else launch_request.ensure
+    return do(layout, module.params, check_mode=module.check_mode)
 
 
 if __name__ == "__main__":

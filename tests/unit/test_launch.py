@@ -13,7 +13,19 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, until
-from dflash_ops import launch, living, metrics, processes, prune, runs, secrets_file, status, stop
+from dflash_ops import (
+    launch,
+    launch_request,
+    living,
+    metrics,
+    processes,
+    prune,
+    runs,
+    screens,
+    secrets_file,
+    status,
+    stop,
+)
 from dflash_ops.errors import OpsError
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
@@ -28,6 +40,10 @@ def box(tmp_path: Path) -> Iterator[Box]:
 
 def quiet(_line: str) -> None:
     """Take a live line and show it nowhere."""
+
+
+def parent_of(pid: int) -> int:
+    return int((processes.stat_fields(pid) or ["", "0"])[1])
 
 
 def steps(run: runs.Run) -> int:
@@ -89,6 +105,70 @@ def test_killed_tmux_server_ends_no_run(box: Box) -> None:
     assert box.state() == "running"
     stop.stop(box.layout, run, say=quiet)
     assert run.read("exit.json")["rc"] == 0
+
+
+def test_a_lost_terminal_is_not_offered_and_told(box: Box) -> None:
+    run = box.launch()
+    until(lambda: steps(run) > 0)
+    assert "attach" in status.snapshot(box.layout)["commands"]
+    launch.server(box.layout)._call("kill-server")
+    told = status.snapshot(box.layout)
+    assert (told["state"], told["ok"]) == ("running", True)
+    screen = "\n".join(screens.status_screen(told))
+    assert "attach" not in screen
+    assert "its session dflash is gone; the run goes on without" in screen
+
+
+def test_a_box_that_shuts_down_leaves_a_run_that_saved(box: Box) -> None:
+    run = box.launch()
+    until(lambda: steps(run) > 1)
+    main = living.main_process(run)
+    assert main is not None
+    wrapper = parent_of(main.pid)
+    everyone = [pid for pid in processes.all_pids() if parent_of(pid) == wrapper or pid == wrapper]
+    assert len(everyone) > 2, "trainer, wrapper, and the log's writer"
+    for pid in everyone:  # as an init does that shuts down: all at once
+        os.kill(pid, signal.SIGTERM)
+    until(lambda: (run.folder / "exit.json").exists())
+    assert box.state() == "stopped"
+    assert runs.checkpoint_steps(run)[-1] == metrics.read_metrics(run.metrics)[-1]["step"]
+    assert run.log.read_text().endswith("ended with rc 0\n")
+    assert run.read("exit.json")["shutdown"] is False
+
+
+@pytest.mark.parametrize(
+    ("ended", "phase", "state", "detail"),
+    [
+        ({"rc": 1, "signal": None}, "training", "lost", "shut down while it trained (the trainer ended with rc 1)"),
+        ({"rc": 137, "signal": 9}, "training", "lost", "shut down while it trained (the trainer ended with signal 9"),
+        ({"rc": 0, "signal": None}, "stopped", "stopped", "shut down while it trained; it left after a checkpoint"),
+        ({"rc": 0, "signal": None}, "finished", "finished", "it came to its end"),
+    ],
+)
+def test_a_box_that_was_shut_down_is_the_reason_and_not_the_exit_code(
+    box: Box, ended: dict[str, object], phase: str, state: str, detail: str
+) -> None:
+    run = box.launch("optimizer.max_steps=2", "test.pause=0")
+    until(lambda: (run.folder / "exit.json").exists())
+    for name, more in (("exit.json", {**ended, "shutdown": True}), ("state.json", {"phase": phase})):
+        (run.folder / name).write_text(json.dumps({**run.read(name), **more}))
+    told = status.snapshot(box.layout)
+    assert told["state"] == state
+    assert detail in told["detail"]
+    assert [item["name"] for item in told["problems"]] == (["lost"] if state == "lost" else [])
+
+
+def test_the_restart_of_a_container_is_another_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text("the host's\n")
+    (tmp_path / "1").mkdir()
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    names = []
+    for ticks in ("100", "90000"):
+        (tmp_path / "1/stat").write_text(f"1 (systemd) S {' '.join('0' * 18)} {ticks} 0")
+        names.append(processes.boot_id())
+    assert names[0] != names[1]
+    assert names[0].startswith("the host's")
 
 
 def test_case_21_neighbour_session_is_not_ours(box: Box) -> None:
@@ -213,6 +293,8 @@ def test_relaunch_goes_on_from_the_last_complete_checkpoint(box: Box) -> None:
     assert second.record["resume_from"] == first.run_id
     until(lambda: steps(second) > 0)
     assert metrics.read_metrics(second.metrics)[0]["step"] == 4
+    assert f", goes on from step 3 of {first.run_id}" in "\n".join(screens.status_screen(status.snapshot(box.layout)))
+    assert launch_request._goes_on(second) == f", goes on from step 3 of {first.run_id}"
 
 
 def test_other_configuration_starts_anew(box: Box) -> None:
@@ -266,7 +348,7 @@ def test_restarted_box_is_told(box: Box) -> None:
     for name in ("run.json", "process.json"):
         kept = json.loads((run.folder / name).read_text())
         (run.folder / name).write_text(json.dumps({**kept, "boot_id": "an earlier boot"}))
-    assert status.snapshot(box.layout)["detail"] == "the box was restarted while it ran"
+    assert status.snapshot(box.layout)["detail"] == "the box was restarted while it trained"
 
 
 def test_long_root_is_refused_before_anything_is_left(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, until
-from dflash_ops import compare, history, screens
+from dflash_ops import compare, history, known_good, screens, status
 
 
 @pytest.fixture
@@ -31,6 +31,20 @@ def test_report_has_a_readable_start_and_every_evaluation(box: Box) -> None:
     stamp = run.run_id
     assert f"- started: {stamp[:4]}-{stamp[4:6]}-{stamp[6:8]} " in "\n".join(lines)
     assert "driver None" not in "\n".join(lines)
+
+
+def test_the_best_speed_is_the_same_on_every_screen(box: Box) -> None:
+    run = box.launch("optimizer.max_steps=2", "test.pause=0", speed_steps=4)
+    until(lambda: (run.folder / "exit.json").exists())
+    pace = [100, 100, 100, 100, 900, 900, 900, 900, *[100] * 8]  # the best ten steps are slower than the best four
+    run.metrics.write_text("".join(json.dumps({"step": n, "tok_s": value}) + "\n" for n, value in enumerate(pace)))
+    told = [
+        status.snapshot(box.layout)["best_tok_s"],
+        history.listing(box.layout)[0]["best_tok_s"],
+        compare.speed_of(run)["best_tok_s"],
+        known_good.entry_of(box.layout, run, by="me")["speed"]["best_tok_s"],
+    ]
+    assert told == [900.0] * 4
 
 
 def test_a_run_compared_with_itself_is_said_to_be_the_same(box: Box) -> None:

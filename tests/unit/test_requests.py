@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ from dflash_ops import (
     cache_request,
     jobs,
     known_good,
+    launch,
     launch_request,
     living,
     metrics,
+    rollback_request,
     runs,
     status,
     stop_request,
@@ -144,6 +147,36 @@ def test_case_p1_drift_is_named_and_launch_refused(box: Box) -> None:
     assert "release-changed" in refused.value.message
     assert "-e trainer_release_heal=true" in refused.value.message
     assert runs.run_ids(box.layout) == []
+
+
+def test_what_speaks_against_a_launch_is_told_before_a_run_is_stopped_for_it(box: Box) -> None:
+    living_run = runs.load(box.layout, ensure(box)["run_id"])
+    asked = want("optimizer.lr=2", allow_cold=False)
+    told = launch_request.before_stop(box.layout, asked, check_mode=False)
+    assert (told["changed"], told["said"]) == (False, "nothing speaks against a launch")
+    (next((box.layout.env("e1") / "lib").glob("python3.*")) / "site-packages" / "evil.pth").write_text("import os\n")
+    link = box.layout.root / "a file"
+    link.write_text("mine")
+    with pytest.raises(OpsError, match="training_run_script_link"):
+        launch_request.before_stop(box.layout, {**asked, "script_link": str(link)}, check_mode=False)
+    with pytest.raises(OpsError, match=r"Nothing was stopped or launched\. environment-drift: .*evil\.pth") as refused:
+        launch_request.before_stop(box.layout, asked, check_mode=False)
+    assert "run-lives" not in refused.value.message
+    assert living.main_process(living_run) is not None
+    assert runs.run_ids(box.layout) == [living_run.run_id]
+
+
+def test_a_rollback_that_would_be_refused_stops_nothing(box: Box) -> None:
+    good = runs.load(box.layout, ensure(box, "optimizer.max_steps=12", "test.pause=0")["run_id"])
+    until(lambda: (good.folder / "exit.json").exists())
+    known_good.promote(box.layout, known_good.entry_of(box.layout, good, by="me"))
+    ensure(box, "optimizer.lr=2")
+    assert rollback_request.plan(box.layout, "", {})["target"]["run_id"] == good.run_id
+    launch.server(box.layout)._call("new-session", "-d", "-s", "mine", "--", "cat")
+    (good.folder / "run.json").write_text(json.dumps({**good.record, "session": "mine"}))
+    known_good.promote(box.layout, known_good.entry_of(box.layout, runs.load(box.layout, good.run_id), by="me"))
+    with pytest.raises(OpsError, match=r"Nothing was stopped or launched\. session-taken: "):
+        rollback_request.plan(box.layout, "", {})
 
 
 def test_cold_cache_is_said_and_refused_without_a_prewarm(box: Box) -> None:

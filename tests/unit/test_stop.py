@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, until
-from dflash_ops import living, metrics, processes, runs, status, stop
+from dflash_ops import living, metrics, processes, runs, screens, status, stop
 from dflash_ops.errors import OpsError
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
@@ -36,7 +36,9 @@ def test_stop_leaves_a_checkpoint_of_the_last_step(box: Box) -> None:
     lines: list[str] = []
     done = stop.stop(box.layout, run, say=lines.append)
     assert done["state"] == "stopped"
-    assert done["checkpoint_step"] == metrics.read_metrics(run.metrics)[-1]["step"]
+    last = metrics.read_metrics(run.metrics)[-1]["step"]
+    assert done["checkpoint_step"] == last
+    assert screens.step_text(status.snapshot(box.layout)).startswith(f"{last}/400")
     assert not done["forced"]
     assert lines[-1].startswith("proved")
 

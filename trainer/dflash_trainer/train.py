@@ -7,6 +7,7 @@ torchrun --nnodes 2 --nproc-per-node 1 ... -m dflash_trainer train --config ... 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from dflash_trainer.pipeline.pipeline import Dataset, Pipeline, open_dataset
 from dflash_trainer.pipeline.threads import share_cores
 from dflash_trainer.position import Position
 from dflash_trainer.record.failure import report_failure
+from dflash_trainer.record.heartbeat import Heartbeat
 from dflash_trainer.record.metrics import MetricsFile
 from dflash_trainer.record.phase import RunState
 from dflash_trainer.record.trackers import open_trackers
@@ -134,12 +136,18 @@ def _load_targets(config: Config, state: RunState) -> list[Target]:
     targets: list[Target] = []
     for number, device in enumerate(config.target.devices):
         state.enter("target_weights", f"{config.target.path} on {device}")
-
-        def progress(done: int, total: int, number: int = number) -> None:
-            state.advance(f"target[{number}] layer {done}/{total}", done=done, total=total)
-
-        targets.append(load_target(config, device, progress=progress))
+        # a GGUF file is read as a whole by a library that says nothing meanwhile
+        with Heartbeat(state, f"target[{number}] reading {config.target.path}") as heartbeat:
+            targets.append(load_target(config, device, progress=_layer_progress(state, number, heartbeat)))
     return targets
+
+
+def _layer_progress(state: RunState, number: int, heartbeat: Heartbeat) -> Callable[[int, int], None]:
+    def progress(done: int, total: int) -> None:
+        heartbeat.end()
+        state.advance(f"target[{number}] layer {done}/{total}", done=done, total=total)
+
+    return progress
 
 
 def _open_records(

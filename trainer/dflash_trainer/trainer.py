@@ -89,6 +89,7 @@ class Trainer:
     def run(self) -> bool:
         """Train to the end; True when the last step was reached, False when a stop was asked for."""
         state = self.records.state
+        state.total_steps = self.total
         state.enter("training", f"step {self.position.step} of {self.total}", done=self.position.step, total=self.total)
         self.pipeline.start(self.dataset, self.span)
         while self.position.step < self.total:

@@ -86,7 +86,7 @@ def compare(layout: Layout, a: runs.Run, b: runs.Run) -> dict[str, Any]:
 def speed_of(run: runs.Run) -> dict[str, Any]:
     """Return what a run reached."""
     rows = metrics.read_metrics(run.metrics)
-    pace = metrics.speed(rows)
+    pace = metrics.speed(rows, window=runs.speed_window(run))
     last = rows[-1] if rows else {}
     return {
         "tok_s": pace.now,

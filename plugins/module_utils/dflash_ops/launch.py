@@ -220,6 +220,7 @@ def _build(layout: Layout, request: Request, record: Mapping[str, Any]) -> runs.
         "overrides": list(request.selection.overrides),
         "resume_identity": identity,
         "resume_from": source.run_id if source else "",
+        "resume_step": max(runs.checkpoint_steps(source), default=None) if source else None,
         "command": command,
         "environment": sorted([*values, *secrets]),
         "secrets": sorted(secrets),

@@ -92,7 +92,26 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
     }
 
 
-def look(layout: Layout, request: Request, want: Mapping[str, Any]) -> preflight.Findings:
+def before_stop(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
+    """Take every look of a launch as if the run that lives were stopped already, so that it is not stopped in vain.
+
+    Raises:
+        OpsError: the reasons not to launch, all of them.
+    """
+    request = request_of(want)
+    told = {"changed": False, "launched": False, "run_id": "", "differs": []}
+    if check_mode and not _built(layout, request.selection):
+        return {**told, "said": "environment and release are not there yet"}
+    launch.refuse_link(request.keep_link)
+    problems = look(layout, request, want, replacing=True).problems
+    if problems:
+        raise refusal(problems, what="stopped or launched")
+    return {**told, "said": "nothing speaks against a launch"}
+
+
+def look(
+    layout: Layout, request: Request, want: Mapping[str, Any], *, replacing: bool = False
+) -> preflight.Findings:
     """Take every look that a launch needs."""
     chosen = request.selection
     trainer_command.check_present(layout, chosen)
@@ -103,6 +122,7 @@ def look(layout: Layout, request: Request, want: Mapping[str, Any]) -> preflight
         secrets=want["secrets"],
         drift=drift.of_environment(layout, chosen.env_id),
         code=drift.of_release(layout, chosen.release_id),
+        replacing=replacing,
     )
 
 
@@ -111,17 +131,17 @@ def _with_cache(request: Request, found: preflight.Findings) -> Request:
 
 
 def _goes_on(run: runs.Run) -> str:
-    source = run.record.get("resume_from")
+    source = runs.goes_on_from(run)
     return f", goes on from {source}" if source else ""
 
 
-def refusal(problems: list[dict[str, str]]) -> OpsError:
+def refusal(problems: list[dict[str, str]], *, what: str = "launched") -> OpsError:
     """Return one error that holds every reason."""
     lines = [
         f"{item['name']}: {item['message']}" + (f" Remedy: {item['remedy']}" if item["remedy"] else "")
         for item in problems
     ]
-    return OpsError("Nothing was launched. " + " | ".join(lines), facts={"problems": problems})
+    return OpsError(f"Nothing was {what}. " + " | ".join(lines), facts={"problems": problems})
 
 
 def _would(said: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Speed:
 
 
 def speed(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> Speed:
-    """Return the speed over the last `window` steps and the best over any `window` steps."""
+    """Return the speed over the last `window` steps, and the best of all whole blocks of `window` steps."""
     values = numbers(rows, "tok_s")
     if not values:
         return Speed(now=None, best=None, steps=0)

@@ -45,6 +45,7 @@ def look(
     survey: Survey | None = None,
     drift: list[str] | None = None,
     code: list[str] | None = None,
+    replacing: bool = False,
 ) -> Findings:
     """Look at everything a launch depends on.
 
@@ -56,6 +57,7 @@ def look(
         survey: the GPUs, when they were asked for already.
         drift: differences between the environment and its record.
         code: differences between the release and its record.
+        replacing: the run that lives will be stopped first, so that it lives and what its GPUs hold is no reason.
 
     Raises:
         OpsError: environment, release or configuration are missing or refused: nothing else can be looked at then.
@@ -68,9 +70,9 @@ def look(
         problem("inputs-changed", text, "put the recorded files back, or -e training_inputs_accept=true")
         for text in inputs.check(layout, resolved)
     ]
-    problems += _living(layout)
+    problems += [] if replacing else _living(layout)
     problems += _session(layout, session)
-    problems += _gpus(layout, selection, resolved["needs"], found)
+    problems += _gpus(layout, selection, resolved["needs"], found, replacing=replacing)
     problems += _space(layout, resolved)
     names = sorted(secrets if secrets is not None else secrets_file.read(layout))
     problems += [problem("secret-missing", text, "") for text in secrets_file.missing(resolved["config"], names)]
@@ -101,7 +103,9 @@ def _session(layout: Layout, name: str) -> list[dict[str, str]]:
     return [problem("session-taken", refusal.message, refusal.remedy)]
 
 
-def _gpus(layout: Layout, selection: Selection, needs: Mapping[str, Any], found: Survey) -> list[dict[str, str]]:
+def _gpus(
+    layout: Layout, selection: Selection, needs: Mapping[str, Any], found: Survey, *, replacing: bool
+) -> list[dict[str, str]]:
     wanted = int(needs.get("gpus") or 0)
     if not wanted:
         return []
@@ -112,6 +116,8 @@ def _gpus(layout: Layout, selection: Selection, needs: Mapping[str, Any], found:
     held = gpus.foreign_memory(found, own_pids=own)
     if held:
         return [problem("gpu-held", text, "end it, or choose other devices") for text in held]
+    if own and replacing:  # their memory is full: an allocation proves something after the stop only
+        return []
     return [_named_gpu_problem(text) for text in gpus.probe_allocation(layout, selection.env_id, wanted)]
 
 

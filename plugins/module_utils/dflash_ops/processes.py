@@ -30,11 +30,16 @@ class Process:
 
 
 def boot_id() -> str:
-    """Return the kernel's id of this boot; start ticks mean nothing across two boots."""
+    """Name this boot of the box; start ticks mean nothing across two boots.
+
+    The kernel's id alone would be the host's: a container that restarts gets a new process 1 only.
+    """
     try:
-        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        kernel = (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return ""
+        kernel = ""
+    first = look(1)
+    return f"{kernel}/{first.start_ticks}" if first else kernel
 
 
 def stat_fields(pid: int) -> list[str] | None:

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import cache, cache_archive, drift, known_good, trainer_command
+from . import cache, cache_archive, drift, known_good, preflight, trainer_command
 from .errors import OpsError
+from .launch_request import refusal
 from .paths import Layout
 from .trainer_command import Selection
 
 
-def plan(layout: Layout, wanted: str) -> dict[str, Any]:
+def plan(layout: Layout, wanted: str, secrets: Mapping[str, str]) -> dict[str, Any]:
     """Choose the target and prove that it can be launched; changes nothing.
 
     Raises:
-        OpsError: there is nothing to go back to, or parts of it are gone or changed.
+        OpsError: there is nothing to go back to, parts of it are gone or changed, or the box does not let it run.
     """
     chosen = known_good.plan_rollback(layout, wanted)
     entry = chosen["entry"]
     if entry is None:
         return {"changed": False, "target": {}, "bad": [], "said": chosen["reason"]}
     target = target_of(layout, entry)
+    refuse_in_vain(layout, entry, target["session"], secrets)
     bad = ", ".join(chosen["bad"]) or "no run"
     return {
         "changed": True,
@@ -30,6 +32,19 @@ def plan(layout: Layout, wanted: str) -> dict[str, Any]:
         "said": f"going back to {entry['run_id']} ({chosen['reason']}); {bad} will be marked bad",
         "diff": {"before": "".join(f"{run_id}\n" for run_id in chosen["bad"]), "after": f"{entry['run_id']}\n"},
     }
+
+
+def refuse_in_vain(layout: Layout, entry: Mapping[str, Any], session: str, secrets: Mapping[str, str]) -> None:
+    """Take the other looks of a launch before anything is stopped for it.
+
+    Raises:
+        OpsError: every reason not to launch.
+    """
+    found = preflight.look(
+        layout, Selection.from_record(entry), session=session, secrets=secrets, replacing=True
+    ).problems
+    if found:
+        raise refusal(found, what="stopped or launched")
 
 
 def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import checkpoints, files
+from . import checkpoints, files, metrics
 from .errors import OpsError
 from .paths import Layout
 
@@ -192,3 +192,20 @@ def checkpoint_steps(run: Run) -> list[int]:
 
 def session_of(run: Run) -> str:
     return str(run.record.get("session") or "dflash")
+
+
+def speed_window(run: Run) -> int:
+    """Return the steps over which a speed of this run counts; every screen shows the same number then."""
+    return int(dict(run.record.get("expected") or {}).get("steps") or metrics.WINDOW)
+
+
+def total_steps(run: Run) -> int | None:
+    """Return the step at which the run ends by itself, in whatever phase it is; None before the trainer knows it."""
+    state = run.read("state.json")
+    return state.get("total_steps") or (state.get("total") if state.get("phase") == "training" else None) or None
+
+
+def goes_on_from(run: Run) -> str:
+    """Return `step 40 of RUN`, `RUN`, or nothing when it began anew."""
+    source, step = str(run.record.get("resume_from") or ""), run.record.get("resume_step")
+    return f"step {step} of {source}" if source and step is not None else source

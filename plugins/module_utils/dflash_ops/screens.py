@@ -68,7 +68,7 @@ def _status_pairs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     live = answer["state"] in ("running", "stalled")
     return [
         ("run", f"{answer['run_id']} for {duration(answer.get('seconds'))}" + _resumed(answer)),
-        ("process", f"pid {answer['pid']}, session {answer.get('session')}" if answer.get("pid") else ""),
+        ("process", f"pid {answer['pid']}, {terminal_text(answer)}" if answer.get("pid") else ""),
         ("python", str(answer.get("python") or "")),
         ("torch", str(answer.get("torch") or "")),
         ("phase", str(answer.get("phase_text") or "") if live and answer.get("phase") != "training" else ""),
@@ -93,7 +93,14 @@ def _status_pairs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _resumed(answer: Mapping[str, Any]) -> str:
-    return f", goes on from {answer['resumed_from']}" if answer.get("resumed_from") else ""
+    return f", goes on from {answer['goes_on_from']}" if answer.get("goes_on_from") else ""
+
+
+def terminal_text(answer: Mapping[str, Any]) -> str:
+    """Return where the run can be seen; it needs no terminal, so a missing one is no problem."""
+    if "attach" in dict(answer.get("commands") or {}):
+        return f"session {answer.get('session')}"
+    return f"its session {answer.get('session')} is gone; the run goes on without"
 
 
 def step_text(answer: Mapping[str, Any]) -> str:
@@ -226,7 +233,7 @@ def report_markdown(told: Mapping[str, Any]) -> list[str]:
         ("hardware", str(record.get("hardware")) + (f", driver {record['driver']}" if record.get("driver") else "")),
         ("step", step_text(status)),
         ("speed", speed_text(status)),
-        ("went on from", str(record.get("resume_from") or "-")),
+        ("went on from", str(status.get("goes_on_from") or "-")),
     ):
         lines.append(f"- {name}: {text}")
     lines += ["", "## Course", "", "| step | loss | accept length | tok/s | lr |", "|---|---|---|---|---|"]

@@ -21,6 +21,12 @@ run={run}
 trap : INT TERM   # the trainer takes these as "checkpoint and leave"; this script stays to write down how it ended
 trap '' HUP       # a closed terminal or a killed tmux server ends nobody
 
+going_down() {{  # does this box shut down? its first process is then another program, or says so
+  local first
+  {{ read -r first < /proc/1/comm; }} 2> /dev/null
+  [[ $first == systemd-shutdow* ]] || [[ $(timeout 2 systemctl is-system-running 2> /dev/null) == stopping ]]
+}}
+
 trainer() {{
   cd {folder} || exit 1
   echo "$BASHPID" > "$run/pid"
@@ -29,14 +35,19 @@ trainer() {{
     {command}
 }}
 {watch}
-exec {{log}}> >(exec tee -i -a "$run/train.log")
+# The log's writer ends when the last line is written: a box that shuts down sends SIGTERM to everyone at once, and
+# a trainer whose lines go nowhere would lose its checkpoint.
+exec {{log}}> >(trap '' TERM; exec tee -i -a "$run/train.log")
 log_writer=$!
 (trainer) >&"$log" 2>&1 {{log}}>&-
 rc=$?
 exec {{log}}>&-
 signal=null
 if (( rc > 128 )); then signal=$((rc - 128)); fi
-printf '{{"rc": %d, "signal": %s, "finished_at": %d}}\\n' "$rc" "$signal" "$(date +%s)" > "$run/.exit.json" &&
+shutdown=false
+if going_down; then shutdown=true; fi
+printf '{{"rc": %d, "signal": %s, "finished_at": %d, "shutdown": %s}}\\n' \\
+  "$rc" "$signal" "$(date +%s)" "$shutdown" > "$run/.exit.json" &&
   mv "$run/.exit.json" "$run/exit.json"
 # Let the log's writer end, but not for ever: a child may hold the pipe.
 for _ in {{1..20}}; do kill -0 "$log_writer" 2> /dev/null || break; sleep 0.1; done

@@ -62,6 +62,8 @@ def _same_boot(run: runs.Run) -> bool:
 
 def _ended(run: runs.Run, ended: dict[str, Any]) -> Verdict:
     rc, number = int(ended.get("rc", 1)), ended.get("signal")
+    if ended.get("shutdown"):
+        return _shut_down(run, rc, number)
     if number:
         name = signal_name(int(number))
         if run.read("stop.json").get("forced"):
@@ -78,9 +80,19 @@ def _ended(run: runs.Run, ended: dict[str, Any]) -> Verdict:
     return Verdict("finished", "it came to its end", rc)
 
 
+def _shut_down(run: runs.Run, rc: int, number: int | None) -> Verdict:
+    """The box went down under the run, which its wrapper could still write down."""
+    if rc == 0 and run.read("state.json").get("phase") == "finished":
+        return Verdict("finished", "it came to its end while the box shut down", rc)
+    if rc == 0:
+        return Verdict("stopped", "the box was shut down while it trained; it left after a checkpoint", rc)
+    how = f"signal {number} ({signal_name(number)})" if number else f"rc {rc}"
+    return Verdict("lost", f"the box was shut down while it trained (the trainer ended with {how})", rc, number)
+
+
 def _without_record(run: runs.Run) -> Verdict:
     if not _same_boot(run):
-        return Verdict("lost", "the box was restarted while it ran")
+        return Verdict("lost", "the box was restarted while it trained")
     return Verdict("lost", "the trainer and the script that writes down its end are both gone (both were killed)")
 
 
@@ -172,7 +184,7 @@ def _of_run(layout: Layout, run: runs.Run, found: gpus.Survey, stall_seconds: fl
     said = verdict(run, stall_seconds=_patience(rows, stall_seconds))
     main = living.main_process(run)
     last, expected = rows[-1] if rows else {}, dict(run.record.get("expected") or {})
-    pace = metrics.speed(rows, window=int(expected.get("steps") or metrics.WINDOW))
+    pace = metrics.speed(rows, window=runs.speed_window(run))
     state = run.read("state.json")
     ended = run.read("exit.json")
     answer = {
@@ -191,7 +203,7 @@ def _of_run(layout: Layout, run: runs.Run, found: gpus.Survey, stall_seconds: fl
         "phase": state.get("phase"),
         "phase_text": phase_text(run),
         "step": last.get("step", state.get("step")),
-        "total_steps": state.get("total_steps") or _total(state),
+        "total_steps": runs.total_steps(run),
         "epoch": last.get("epoch"),
         "loss": last.get("loss"),
         "accept_len": last.get("accept_len"),
@@ -208,6 +220,7 @@ def _of_run(layout: Layout, run: runs.Run, found: gpus.Survey, stall_seconds: fl
         "seconds_since_sign": round(now - last_sign(run)),
         "checkpoint": _checkpoint(run, now),
         "resumed_from": run.record.get("resume_from") or None,
+        "goes_on_from": runs.goes_on_from(run),
         "env_id": run.record.get("env_id"),
         "release_id": run.record.get("release_id"),
         "cache_id": run.record.get("cache_id"),
@@ -223,10 +236,6 @@ def _of_run(layout: Layout, run: runs.Run, found: gpus.Survey, stall_seconds: fl
     answer["problems"] = _problems(layout, run, said, answer, rows, found)
     answer["ok"] = not answer["problems"]
     return answer
-
-
-def _total(state: dict[str, Any]) -> int | None:
-    return state.get("total") if state.get("phase") in ("training", "finished", "stopped") else None
 
 
 def _patience(rows: Sequence[dict[str, Any]], seconds: float) -> float:
@@ -287,11 +296,17 @@ def commands(layout: Layout, run: runs.Run, state: str) -> dict[str, str]:
     }
     if state not in LIVE:
         return {**read, "start": ".venv/bin/ansible-playbook relaunch.yml"}
+    return {**_attach(layout, run), **read, "stop": ".venv/bin/ansible-playbook playbooks/stop.yml"}
+
+
+def _attach(layout: Layout, run: runs.Run) -> dict[str, str]:
+    """Return how to see the run's terminal; nothing when its tmux session is gone, which ends no run."""
     try:
-        attach = launch.server(layout).attach_command(runs.session_of(run))
+        host = launch.server(layout)
+        session = host.find(runs.session_of(run))
     except OpsError as error:
-        attach = f"(no tmux: {error.message})"
-    return {"attach": attach, **read, "stop": ".venv/bin/ansible-playbook playbooks/stop.yml"}
+        return {"attach": f"(no tmux: {error.message})"}
+    return {"attach": host.attach_command(session.name)} if session and session.run_id == run.run_id else {}
 
 
 def _problems(

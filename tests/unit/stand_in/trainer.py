@@ -93,7 +93,8 @@ def say_state(run: Path, phase: str, step: int, total: int) -> None:
             "phase": phase,
             "detail": "",
             "done": step,
-            "total": total,
+            "total": total if phase == "training" else 0,  # as the trainer, which counts in its own way in each phase
+            "total_steps": total,
             "step": step,
             "pid": os.getpid(),
             "updated_at": time.time(),

@@ -32,6 +32,7 @@ class RunState:
         self._written = 0.0
         self._phase: Phase = "imports"
         self.step = 0
+        self.total_steps = 0  # known from the first step on, and kept in every later phase
 
     def enter(self, phase: Phase, detail: str, *, done: int = 0, total: int = 0) -> None:
         """A new phase: printed, and written at once."""
@@ -59,6 +60,7 @@ class RunState:
             "done": done,
             "total": total,
             "step": self.step,
+            "total_steps": self.total_steps,
             "pid": os.getpid(),
             "updated_at": time.time(),
         }
