@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import wheels
-from dflash_ops import environment, environment_build, files, jobs, uv_tool
+from dflash_ops import environment, environment_build, files, installer, jobs, uv_tool
 from dflash_ops.errors import OpsError
 from dflash_ops.jobs import Progress
 from dflash_ops.paths import Layout
@@ -155,7 +155,10 @@ def test_case_34_truncated_wheel_fails_loudly_and_the_retry_works(
     assert build(layout, want)["state"] == "complete"
 
 
-def test_case_34_network_cut_at_90_percent_is_loud_and_the_retry_works(layout: Layout, folder: Path) -> None:
+def test_case_34_network_cut_at_90_percent_is_loud_and_the_retry_works(
+    layout: Layout, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installer, "NETWORK_PAUSES", ())
     big = wheels.make_wheel(folder, "big", "1.0", {"big.py": f"DATA = {random.Random(1).randbytes(200_000).hex()!r}\n"})
     index = wheels.Index([big])
     try:
@@ -169,6 +172,22 @@ def test_case_34_network_cut_at_90_percent_is_loud_and_the_retry_works(layout: L
         assert build(layout, want)["state"] == "complete"
     finally:
         index.close()
+
+
+def test_case_34_a_network_that_comes_back_needs_no_second_command(
+    layout: Layout, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installer, "NETWORK_PAUSES", (0.1, 0.1))
+    big = wheels.make_wheel(folder, "big", "1.0", {"big.py": f"DATA = {random.Random(1).randbytes(200_000).hex()!r}\n"})
+    index = wheels.Index([big])
+    try:
+        index.cut_at[big.name] = 0.9
+        index.cuts_left = 8  # more than uv tries by itself
+        built = build(layout, arguments(layout, wheels.make_lock([big]), index_urls={"default": index.url}))
+    finally:
+        index.close()
+    assert built["state"] == "complete"
+    assert "the network failed" in capsys.readouterr().out
 
 
 def test_case_34_damaged_cache_is_cleaned_and_built_again(layout: Layout, want: dict[str, Any]) -> None:
@@ -212,7 +231,10 @@ def tmp_file(layout: Layout, data: bytes) -> Path:
 # Case 35
 
 
-def test_case_35_unreachable_index_is_named_before_anything_is_there(layout: Layout, folder: Path) -> None:
+def test_case_35_unreachable_index_is_named_before_anything_is_there(
+    layout: Layout, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installer, "NETWORK_PAUSES", (0.1,))
     torch = next(folder.glob("torch-*"))
     lock = wheels.make_lock([torch], indexes={"torch": "http://127.0.0.1:9/simple"})
     with pytest.raises(OpsError, match=r"127\.0\.0\.1:9") as caught:

@@ -95,6 +95,7 @@ class Index:
     def __init__(self, wheels: Iterable[Path] = ()) -> None:
         self.files = {path.name: path.read_bytes() for path in wheels}
         self.cut_at: dict[str, float] = {}
+        self.cuts_left = 1 << 30
         self.asked: list[str] = []
         index = self
 
@@ -111,11 +112,13 @@ class Index:
         self.url = f"http://127.0.0.1:{self.server.server_port}/simple"
 
     def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
-        """Serve a package's page or a file; a file in `cut_at` stops at that part of its length."""
+        """Serve a package's page or a file; a file in `cut_at` stops at that part of its length while cuts are left."""
         self.asked.append(request.path)
         name = request.path.rstrip("/").rpartition("/")[2].replace("%2B", "+")
         if name in self.files:
-            self.send(request, self.files[name], part=self.cut_at.get(name, 1.0))
+            part = self.cut_at.get(name, 1.0) if self.cuts_left > 0 else 1.0
+            self.cuts_left -= part < 1.0
+            self.send(request, self.files[name], part=part)
             return
         links = [
             f'<a href="/files/{file.replace("+", "%2B")}">{file}</a>'

@@ -14,6 +14,10 @@ from .jobs import Progress, plain_environment
 from .sources import without_password
 
 SAY_SECONDS = 5.0
+# How uv says that the network failed it, after it had tried several times.
+GAVE_UP = re.compile(r"failed after \d+ retries|error decoding response body|error sending request")
+# Pauses before a call that the network broke is made again; uv itself has tried each file several times by then.
+NETWORK_PAUSES = (5.0, 20.0)
 NETWORK = re.compile(
     r"error sending request|timed out|dns error|connection (reset|refused|closed)|failed to (fetch|download)",
     re.IGNORECASE,
@@ -29,6 +33,7 @@ def uv_environment(cache: Path) -> dict[str, str]:
             "UV_PYTHON_DOWNLOADS": "never",
             "UV_SYSTEM_CERTS": "1",
             "UV_NO_PROGRESS": "1",
+            "UV_HTTP_TIMEOUT": "90",
             "UV_LINK_MODE": "copy",
             "NO_COLOR": "1",
         }
@@ -57,9 +62,21 @@ class Uv:
     def run(self, arguments: Sequence[str], *, what: str, watch: Path | None = None, total: int = 0) -> None:
         """Run uv with arguments; show how far it is while `watch` (a site-packages folder) fills.
 
+        What the network broke is done again after a pause: what was fetched whole is kept in the cache.
+
         Raises:
             OpsError: uv failed; with its own words and a remedy.
         """
+        for pause in (*NETWORK_PAUSES, None):
+            code = self._once(arguments, what, watch, total)
+            if code == 0:
+                return
+            if pause is None or not GAVE_UP.search("\n".join(self.output)):
+                raise failure(what, code, self.output)
+            self.progress.say(f"{what}: the network failed ({last_words(self.output)}); again in {pause:g} s")
+            time.sleep(pause)
+
+    def _once(self, arguments: Sequence[str], what: str, watch: Path | None, total: int) -> int:
         self.output = []
         child = subprocess.Popen(
             [str(self.program), *arguments],
@@ -80,8 +97,7 @@ class Uv:
                 child.kill()
             child.wait()
             reader.join(timeout=5)
-        if child.returncode != 0:
-            raise failure(what, child.returncode, self.output)
+        return child.returncode
 
     def _read(self, child: subprocess.Popen[str]) -> None:
         assert child.stdout is not None
@@ -107,6 +123,11 @@ class Uv:
     def _state(self, child: subprocess.Popen[str], what: str, watch: Path, total: int) -> str:
         done = len(list(watch.glob("*.dist-info")))
         return f"{what}: {done}/{total} packages, {written_megabytes(child.pid)} MB written"
+
+
+def last_words(output: Sequence[str]) -> str:
+    """Return the last line that says something, cut to fit a screen."""
+    return next((line.strip() for line in reversed(output) if line.strip()), "no word")[:160]
 
 
 def failure(what: str, code: int, output: Sequence[str]) -> OpsError:
