@@ -23,13 +23,14 @@ find_python() {
 # Debian and Ubuntu split the venv module's ensurepip into python3-venv.
 need_ensurepip() {
   "$1" -c 'import ensurepip, venv' 2>/dev/null && return
-  local install=(apt-get install -y --no-install-recommends python3-venv)
+  local apt=(apt-get -q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300)
+  local install=("${apt[@]}" install -y --no-install-recommends python3-venv)
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    apt-get update -q && DEBIAN_FRONTEND=noninteractive "${install[@]}"
+    "${apt[@]}" update && DEBIAN_FRONTEND=noninteractive "${install[@]}"
   elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then
-    sudo -n apt-get update -q && sudo -n DEBIAN_FRONTEND=noninteractive "${install[@]}"
+    sudo -n "${apt[@]}" update && sudo -n DEBIAN_FRONTEND=noninteractive "${install[@]}"
   else
-    echo "Missing: python3-venv (for $1). Install it as root, then type the same command again: ${install[*]}" >&2
+    echo "Missing: python3-venv (for $1). Install it as root, then type the same command again: apt-get install -y python3-venv" >&2
     return 1
   fi
 }

@@ -184,8 +184,8 @@ def install_packages(packages: list[str]) -> None:
     """
     prefix = root_prefix() or []
     environment = plain_environment({"DEBIAN_FRONTEND": "noninteractive"})
-    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", *packages]
-    for command in (["apt-get", "update", "-q"], install):
+    apt = ["apt-get", "-q", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300"]
+    for command in ([*apt, "update"], [*apt, "install", "-y", "--no-install-recommends", *packages]):
         full = [*prefix, *(["env", "DEBIAN_FRONTEND=noninteractive"] if prefix else []), *command]
         done = subprocess.run(full, capture_output=True, text=True, check=False, env=environment)
         print(done.stdout, done.stderr, flush=True)

@@ -37,8 +37,10 @@ def install_packages() -> list[str]:
     if not shutil.which("apt-get"):
         raise LabError(f"the lab needs {', '.join(wanted)} and can install them only on Debian or Ubuntu")
     quiet = {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    run("apt-get", "update", "-qq", env=quiet)
-    run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *wanted, env=quiet)
+    run("apt-get", "-o", "Acquire::Retries=3", "update", "-qq", env=quiet)
+    run(
+        "apt-get", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300",
+        "install", "-y", "-qq", "--no-install-recommends", *wanted, env=quiet)
     left = missing_packages()
     if left:
         raise LabError(f"still missing after apt-get install: {', '.join(left)}")

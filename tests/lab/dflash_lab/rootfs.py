@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from .layout import FIRST_HOST_ID, Layout
-from .shell import run
+from .shell import LabError, run
 
 PACKAGES = (
     "systemd,systemd-sysv,dbus,python3,python3-venv,python3-dev,g++,tmux,git,"
@@ -24,8 +24,7 @@ def build_base(layout: Layout) -> None:
     layout.state.mkdir(parents=True, exist_ok=True)
     if not layout.base.exists():
         draft = layout.state / "base.draft"
-        remove_tree(draft)
-        run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", draft, timeout=1800)
+        fetch_base(draft)
         settle(draft)
         draft.rename(layout.base)
     if not layout.base_shifted.exists():
@@ -34,6 +33,19 @@ def build_base(layout: Layout) -> None:
         run("cp", "-a", layout.base, draft)
         shift_owners(draft, FIRST_HOST_ID)
         draft.rename(layout.base_shifted)
+
+
+def fetch_base(draft: Path, tries: int = 3) -> None:
+    """Let debootstrap fill `draft`; it asks for each package once only, so a lost one means another try."""
+    for left in reversed(range(tries)):
+        remove_tree(draft)
+        try:
+            run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", draft, timeout=1800)
+        except LabError:
+            if not left:
+                raise
+        else:
+            return
 
 
 def settle(root: Path) -> None:
