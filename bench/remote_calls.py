@@ -7,8 +7,9 @@
 
 Runs the playbooks below one after the other, each in a process of its own; the last one stops the run. Every command
 and every file that Ansible sends is a call: it is counted in Ansible's own log (ANSIBLE_LOG_PATH, verbosity 3). Looks
-that a playbook takes while it waits are counted apart: all of dflash_job, and those after the first of a task that
-follows a run or a log. In the lab (tests/lab), its sshd and its pct are witnesses: logins, and ways into the container.
+that a playbook takes while it waits are counted apart: all of dflash_job, all of a proof of life, and those after the
+first of a log that is followed. In the lab (tests/lab), its sshd and its pct are witnesses: logins, and ways into the
+container. --logs DIR keeps the logs, which show what each call was.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ VERBS = {
 }
 ASKED = re.compile(r"<[^<>]+> (?:PCT: |SSH: )?(EXEC|PUT|FETCH) ")
 MODULE = re.compile(r"Using module file \S*/(\w+)\.py")
-FOLLOWS = ("dflash_status", "dflash_logs")
+PROOF = " TASK [training_run : prove | "
 
 
 @dataclass(frozen=True)
@@ -62,43 +63,40 @@ class Count:
 def count(log: str) -> Count:
     """Count the calls in an Ansible log of verbosity 3."""
     asked = waited = 0
-    module, seen = "", set[str]()
+    waits = proves = followed = False
     for line in log.splitlines():
         if " TASK [" in line:
-            module, seen = "", set()
+            proves, waits, followed = PROOF in line, False, False
         elif found := MODULE.search(line):
-            module = found.group(1)
-            waits = module == "dflash_job" or (module in FOLLOWS and module in seen)
-            seen.add(module)
+            waits = proves or found.group(1) == "dflash_job" or (found.group(1) == "dflash_logs" and followed)
+            followed = True
         elif ASKED.search(line):
-            if module and waits:
-                waited += 1
-            else:
-                asked += 1
+            waited, asked = waited + waits, asked + (not waits)
     return Count(asked, waited)
 
 
-def measure(playbook: str, words: list[str], lab: Lab | None) -> Count:
+def measure(playbook: str, words: list[str], lab: Lab | None, logs: Path) -> Count:
     """Run a playbook and count. Raises SystemExit when it fails, or when a deploy changed something."""
     before = witnesses(lab)
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        started = time.monotonic()
-        done = subprocess.run(
-            [PLAYBOOK, playbook, *words],
-            cwd=REPO,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "ANSIBLE_LOG_PATH": str(log), "ANSIBLE_LOG_VERBOSITY": "3"},
-        )
-        seconds = time.monotonic() - started
-        if done.returncode or (playbook == VERBS["deploy"] and "changed=0" not in done.stdout):
-            raise SystemExit(f"{playbook} did not do what is counted here:\n{done.stdout}{done.stderr}")
-        told = count(log.read_text(encoding="utf-8", errors="replace"))
-    after = witnesses(lab)
-    spent = [one - two for one, two in zip(after, before, strict=True)] if lab else [None, None]
-    return Count(told.asked, told.waited, *spent, seconds)
+    log = logs / f"{Path(playbook).stem}.log"
+    log.unlink(missing_ok=True)  # Ansible appends
+    started = time.monotonic()
+    done = subprocess.run(
+        [PLAYBOOK, playbook, *words],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "ANSIBLE_LOG_PATH": str(log), "ANSIBLE_LOG_VERBOSITY": "3"},
+    )
+    seconds = time.monotonic() - started
+    if done.returncode or (playbook == VERBS["deploy"] and "changed=0" not in done.stdout):
+        raise SystemExit(f"{playbook} did not do what is counted here:\n{done.stdout}{done.stderr}")
+    told = count(log.read_text(encoding="utf-8", errors="replace"))
+    if not lab:
+        return Count(told.asked, told.waited, seconds=seconds)
+    logins, ways = (now - then for now, then in zip(witnesses(lab), before, strict=True))
+    return Count(told.asked, told.waited, logins, ways, seconds)
 
 
 def witnesses(lab: Lab | None) -> list[int]:
@@ -125,14 +123,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--log", action="append", default=[], metavar="NAME=FILE", help="count in this log too")
     parser.add_argument("--lab", action="store_true", help="the box is in the lab: ask its sshd and its pct too")
+    parser.add_argument("--logs", type=Path, help="folder that keeps Ansible's logs")
     parser.add_argument("words", nargs="*", help="what ansible-playbook gets, behind --")
     arguments = parser.parse_args()
     told = {}
     for name, _, file in (text.partition("=") for text in arguments.log):
         told[name] = count(Path(file).read_text(encoding="utf-8", errors="replace"))
     lab = Lab(layout_from_environment()) if arguments.lab else None
-    for name, playbook in VERBS.items():
-        told[name] = measure(playbook, arguments.words, lab)
+    with tempfile.TemporaryDirectory() as folder:
+        logs = arguments.logs or Path(folder)
+        logs.mkdir(parents=True, exist_ok=True)
+        for name, playbook in VERBS.items():
+            told[name] = measure(playbook, arguments.words, lab, logs)
     print(table(told))
     wrong = [
         f"{name} asks {one.asked} times, at most {allowed(name)} are promised"

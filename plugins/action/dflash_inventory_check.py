@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible import context
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
+from ansible.utils.vars import load_extra_vars
 
 REPO = Path(__file__).resolve().parents[2]
 if str(REPO / "plugins/module_utils") not in sys.path:
     sys.path.append(str(REPO / "plugins/module_utils"))
 
-from dflash_ops import space, words
+from dflash_ops import space, verb_words, words
 from dflash_ops.errors import OpsError
+
+ROLES = sorted(path.name for path in (REPO / "roles").iterdir() if (path / "meta/argument_specs.yml").is_file())
+PREFIXES = ("dflash_", "prune_", *(f"{role}_" for role in ROLES))
+OUR_FACTS = ("dflash_env", "dflash_release", "dflash_needs", "dflash_lock_token")
 
 
 class ActionModule(ActionBase):
@@ -40,6 +46,7 @@ class ActionModule(ActionBase):
             except OpsError as error:
                 found.append(str(error))
         found += self.typed(task_vars or {})
+        found += self.commanded(task_vars or {})
         if self._connection.transport == "local":
             found += files_instead_of_folders(given, found)
         if found:
@@ -66,13 +73,55 @@ class ActionModule(ActionBase):
         return found
 
 
+    def commanded(self, task_vars: Mapping[str, Any]) -> list[str]:
+        """Judge what was typed behind -e and --tags, and what only looks like a variable of ours."""
+        words_given = [name for name in verb_words.WORDS if name in task_vars]
+        extra = load_extra_vars(self._loader)
+        verbs = verb_words.verbs_of(context.CLIARGS.get("args") or (), REPO)
+        found = [self.word(name, task_vars[name]) for name in words_given]
+        found += verb_words.unread(extra, verbs)
+        found += verb_words.unknown(extra, task_vars, known_names(REPO), PREFIXES)
+        found += verb_words.tag_problems(context.CLIARGS.get("tags") or (), verbs, role_tags(REPO))
+        return [text for text in found if text]
+
+    def word(self, name: str, given: Any) -> str:
+        """Judge the value of one word of a playbook."""
+        try:
+            value = self._templar.template(given)
+        except AnsibleError:
+            return ""
+        checked = ArgumentSpecValidator({name: {"type": verb_words.WORDS[name].type}}).validate({name: value})
+        parsed = None if checked.error_messages else checked.validated_parameters[name]
+        return verb_words.value_problem(name, value, parsed)
+
+
+def known_names(repo: Path) -> set[str]:
+    """Return every variable and word that something here reads or sets."""
+    return {*specified(repo, ROLES), *yaml_names(repo / "group_vars/all/dflash.yml"), *verb_words.WORDS, *OUR_FACTS}
+
+
+def yaml_names(file: Path) -> list[str]:
+    return list(yaml.safe_load(file.read_text(encoding="utf-8")))
+
+
+def role_tags(repo: Path) -> set[str]:
+    """Return the tags that the roles themselves put on their parts."""
+    tasks = [task for file in repo.glob("roles/*/tasks/main.yml") for task in yaml.safe_load(file.read_text("utf-8"))]
+    return {tag for task in tasks for tag in task.get("tags") or ()}
+
+
 def role_options(repo: Path) -> dict[str, dict[str, Any]]:
     """Return every variable of the roles that a training is made of, with its specification."""
+    return specified(repo, [role for role in ROLES if role != "gpu_container"])  # provision.yml's, on the Proxmox host
+
+
+def specified(repo: Path, roles: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the variables of these roles, with their specifications."""
     found: dict[str, dict[str, Any]] = {}
-    for file in sorted(repo.glob("roles/*/meta/argument_specs.yml")):
-        if file.parent.parent.name != "gpu_container":  # provision.yml's, on the Proxmox host
-            specs = yaml.safe_load(file.read_text(encoding="utf-8"))["argument_specs"]
-            found.update(specs["main"].get("options") or {})
+    for role in roles:
+        file = repo / "roles" / role / "meta/argument_specs.yml"
+        specs = yaml.safe_load(file.read_text(encoding="utf-8"))["argument_specs"]
+        found.update(specs["main"].get("options") or {})
     return found
 
 
