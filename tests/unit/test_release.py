@@ -67,6 +67,17 @@ def test_release_holds_the_commit_and_only_trainer(
     assert release.inspect(layout, wanted) == ("complete", [])
 
 
+@pytest.mark.parametrize("dirty", [False, True])
+def test_a_release_is_named_before_it_is_made(
+    source: Path, push: Callable[..., release.Wanted], dirty: bool
+) -> None:
+    if dirty:
+        (source / "trainer/package/new.py").write_text("x = 1\n")
+    named = checkout.release_id(source, "HEAD", allow_dirty=True)
+    assert named == push(allow_dirty=True).release_id
+    assert ("+dirty" in named) is dirty
+
+
 def test_modes_do_not_follow_the_umask(layout: Layout, push: Callable[..., release.Wanted]) -> None:
     old = os.umask(0o077)
     try:

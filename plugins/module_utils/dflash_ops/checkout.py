@@ -52,13 +52,25 @@ def changes(repo: Path) -> list[str]:
     return git(repo, "status", "--porcelain", "--untracked-files=all", "--", "trainer").splitlines()
 
 
-def snapshot(repo: Path, version: str, folder: Path, *, allow_dirty: bool) -> Snapshot:
-    """Make the archive of trainer/ in `folder`.
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What of the checkout an operator asked for.
+
+    Args:
+        commit: its id.
+        dirty: files of trainer/ that are not committed, and are to be taken.
+    """
+
+    commit: str
+    dirty: tuple[str, ...]
+
+
+def choose(repo: Path, version: str, *, allow_dirty: bool) -> Choice:
+    """Judge what was asked for.
 
     Args:
         repo: the checkout.
         version: commit, branch or tag; a dirty tree matters only when this is what is checked out.
-        folder: where the archive is written.
         allow_dirty: take files that are not committed; the release's name says so.
 
     Raises:
@@ -76,15 +88,41 @@ def snapshot(repo: Path, version: str, folder: Path, *, allow_dirty: bool) -> Sn
             f"{len(dirty)} file(s) of trainer/ are not committed: {', '.join(line[3:] for line in dirty[:10])}.",
             remedy="commit them, or -e trainer_release_allow_dirty=true takes them and names the release +dirty",
         )
+    return Choice(commit, tuple(dirty))
+
+
+def release_id(repo: Path, version: str, *, allow_dirty: bool) -> str:
+    """Return the name of the release; only one that is not committed has to be packed for it.
+
+    Raises:
+        OpsError: as `choose`.
+    """
+    chosen = choose(repo, version, allow_dirty=allow_dirty)
+    if not chosen.dirty:
+        return chosen.commit[:SHORT]
+    with tempfile.TemporaryDirectory(prefix="dflash-release-") as folder:
+        return snapshot(repo, version, Path(folder), allow_dirty=True).wanted.release_id
+
+
+def snapshot(repo: Path, version: str, folder: Path, *, allow_dirty: bool) -> Snapshot:
+    """Make the archive of trainer/ in `folder`.
+
+    Raises:
+        OpsError: as `choose`.
+    """
+    chosen = choose(repo, version, allow_dirty=allow_dirty)
     archive = folder / "trainer.tar.gz"
-    if dirty:
+    if chosen.dirty:
         pack(repo, archive)
     else:
-        git(repo, "archive", "--format=tar.gz", f"--output={archive}", commit, "trainer")
+        git(repo, "archive", "--format=tar.gz", f"--output={archive}", chosen.commit, "trainer")
     tree = tree_of(archive)
-    suffix = f"+dirty.{tree[:SHORT]}" if dirty else ""
-    subject = git(repo, "log", "-1", "--format=%s", commit).strip()
-    return Snapshot(Wanted(release_id=commit[:SHORT] + suffix, commit=commit, tree_hash=tree, subject=subject), archive)
+    suffix = f"+dirty.{tree[:SHORT]}" if chosen.dirty else ""
+    subject = git(repo, "log", "-1", "--format=%s", chosen.commit).strip()
+    return Snapshot(
+        Wanted(release_id=chosen.commit[:SHORT] + suffix, commit=chosen.commit, tree_hash=tree, subject=subject),
+        archive,
+    )
 
 
 def commit_of(repo: Path, version: str) -> str:

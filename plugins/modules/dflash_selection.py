@@ -1,0 +1,120 @@
+#!/usr/bin/python
+"""See DOCUMENTATION."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dflash_selection
+short_description: The names of the environment and the release that are asked for
+description:
+  - Names both without comparing them with their records, in one call. What uses them looks whether they are there
+    and unchanged.
+extends_documentation_fragment: [dflash_box]
+options:
+  profile:
+    description: V(cpu), V(cu128), or V(preinstalled) for an image that brings the pinned torch.
+    type: str
+    choices: [cpu, cu128, preinstalled]
+    required: true
+  lock_file:
+    description: The lock on the controller. Only the action plugin reads this.
+    type: str
+    default: ""
+  lock:
+    description: The lock's text. The action plugin reads it from O(lock_file).
+    type: str
+    default: ""
+  lock_name:
+    description: The lock's name in messages.
+    type: str
+    default: lock
+  python:
+    description: Path or version of the interpreter to build on; empty for the first one that the lock has files for.
+    type: str
+    default: ""
+  version:
+    description: Commit, branch or tag of the checkout. Only the action plugin reads this.
+    type: str
+    default: HEAD
+  allow_dirty:
+    description: Take files of trainer/ that are not committed. Only the action plugin reads this.
+    type: bool
+    default: false
+  release_id:
+    description: The release's name. The action plugin finds it.
+    type: str
+    default: ""
+attributes:
+  check_mode:
+    description: Nothing is ever changed.
+    support: full
+  diff_mode:
+    description: There is nothing to compare.
+    support: none
+"""
+
+EXAMPLES = r"""
+- name: Name environment and release
+  dflash_selection:
+    root: "{{ dflash_root }}"
+    profile: cpu
+    lock_file: trainer/locks/cpu.lock
+"""
+
+RETURN = r"""
+ansible_facts:
+  description: C(dflash_env) with env_id, folder and python, and C(dflash_release) with release_id and folder.
+  returned: always
+  type: dict
+  sample: {dflash_env: {env_id: cpu-py311-3f2a91c04b7d}, dflash_release: {release_id: 551e956a1b2c}}
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.dflash_module import run_module
+from ansible.module_utils.dflash_ops import environment
+from ansible.module_utils.dflash_ops.paths import Layout
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "profile": {"type": "str", "choices": list(environment.PROFILES), "required": True},
+    "lock_file": {"type": "str", "default": ""},
+    "lock": {"type": "str", "default": ""},
+    "lock_name": {"type": "str", "default": "lock"},
+    "python": {"type": "str", "default": ""},
+    "version": {"type": "str", "default": "HEAD"},
+    "allow_dirty": {"type": "bool", "default": False},
+    "release_id": {"type": "str", "default": ""},
+}
+
+# What only a build reads.
+NO_BUILD: dict[str, Any] = {
+    "uv_lock": "",
+    "index_urls": {},
+    "find_links": [],
+    "cache_dir": "",
+    "heal": False,
+    "packages": False,
+    "prove_gpus": False,
+}
+
+
+def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
+    """Return the facts.
+
+    Raises:
+        OpsError: the lock is not complete, or the box has no python for it.
+    """
+    want = module.params
+    spec = environment.Spec.of({**NO_BUILD, **want}, layout)
+    env_id = environment.name_of(spec, environment.find_python(spec))
+    env, release = layout.env(env_id), layout.release(want["release_id"])
+    return {
+        "ansible_facts": {
+            "dflash_env": {"env_id": env_id, "folder": str(env), "python": str(env / "bin/python")},
+            "dflash_release": {"release_id": want["release_id"], "folder": str(release)},
+        }
+    }
+
+
+if __name__ == "__main__":
+    run_module(ARGUMENTS, act)
