@@ -4,7 +4,8 @@
 
 By hand is what an operator typed before: `tmux new-session` with the same start_training.sh of a run that the playbook
 launched (over ssh where the box is not this machine; give `--shell 'ssh box'`). Both start from the same warm cache and
-the same checkpoint. The first step is seen in metrics.jsonl. The box must have a deployed run.
+the same checkpoint. The first step is seen in metrics.jsonl. The box must have a deployed run; what it was deployed with
+beyond the root is given again as `--extra-vars`, such as '{"dflash_overrides": ["runtime.compile=true"]}'.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ REPO = Path(__file__).resolve().parents[1]
 ANSIBLE = str(Path(sys.executable).parent / "ansible-playbook")
 
 
-def stop(root: Path) -> None:
+def playbook(root: Path, extra: str, *words: str) -> list[str]:
+    """Return the argv of a playbook for this box."""
+    return [ANSIBLE, *words, "-e", f"dflash_root={root}", "-e", f"dflash_workspace={root}", "-e", extra]
+
+
+def stop(root: Path, extra: str) -> None:
     """Stop what runs."""
-    subprocess.run(
-        [ANSIBLE, "playbooks/stop.yml", "-e", f"dflash_root={root}", "-e", f"dflash_workspace={root}"],
-        cwd=REPO,
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    subprocess.run(playbook(root, extra, "playbooks/stop.yml"), cwd=REPO, check=True, stdout=subprocess.DEVNULL)
 
 
 def first_step(metrics: Path, patience: float = 600.0) -> None:
@@ -43,23 +44,12 @@ def first_step(metrics: Path, patience: float = 600.0) -> None:
         time.sleep(0.02)
 
 
-def by_playbook(root: Path) -> float:
+def by_playbook(root: Path, extra: str) -> float:
     """Return the seconds from `relaunch.yml --tags launch` to the first step of the run it launched."""
     before = (root / "current").readlink()
     started = time.perf_counter()
     child = subprocess.Popen(
-        [
-            ANSIBLE,
-            "relaunch.yml",
-            "--tags",
-            "launch",
-            "-e",
-            f"dflash_root={root}",
-            "-e",
-            f"dflash_workspace={root}",
-            "-e",
-            "training_run_label=bench",
-        ],
+        playbook(root, extra, "relaunch.yml", "--tags", "launch", "-e", "training_run_label=bench"),
         cwd=REPO,
         stdout=subprocess.DEVNULL,
     )
@@ -107,14 +97,15 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shell", default="", help="prefix that reaches the box, such as 'ssh box'")
+    parser.add_argument("--extra-vars", default="{}", help="what `-e` takes: JSON, or @FILE")
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
     root = given.root.expanduser().absolute()
     rows: dict[str, list[float]] = {"relaunch": [], "by_hand": []}
-    stop(root)
+    stop(root, given.extra_vars)
     for _ in range(given.rounds):
-        rows["relaunch"].append(round(by_playbook(root), 2))
-        stop(root)
+        rows["relaunch"].append(round(by_playbook(root, given.extra_vars), 2))
+        stop(root, given.extra_vars)
         rows["by_hand"].append(round(by_hand(root, given.shell), 2))
     middle = {name: statistics.median(values) for name, values in rows.items()}
     told = {**rows, "median": middle, "ratio": round(middle["relaunch"] / middle["by_hand"], 3)}
