@@ -4,8 +4,8 @@
 
 By hand is what an operator typed before: `tmux new-session` with the same start_training.sh of a run that the playbook
 launched (over ssh where the box is not this machine; give `--shell 'ssh box'`). Both start from the same warm cache and
-the same checkpoint. The first step is seen in metrics.jsonl. The box must have a deployed run; what it was deployed with
-beyond the root is given again as `--extra-vars`, such as '{"dflash_overrides": ["runtime.compile=true"]}'.
+the same checkpoint. The first step is seen in metrics.jsonl. The box must have a deployed run; what it was deployed
+with beyond the root is given again as `--extra-vars`, such as '{"dflash_overrides": ["runtime.compile=true"]}'.
 """
 
 from __future__ import annotations
