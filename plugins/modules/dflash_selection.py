@@ -6,8 +6,8 @@ DOCUMENTATION = r"""
 module: dflash_selection
 short_description: The names of the environment and the release that are asked for
 description:
-  - Names both without comparing them with their records, in one call. What uses them looks whether they are there
-    and unchanged.
+  - Names both without comparing them with their records, and says which later steps have no work left, in one call.
+    What uses them looks whether they are there and unchanged.
 extends_documentation_fragment: [dflash_box]
 options:
   profile:
@@ -43,6 +43,19 @@ options:
     description: The release's name. The action plugin finds it.
     type: str
     default: ""
+  config:
+    description: TOML file below the release's C(configs).
+    type: str
+    default: ""
+  overrides:
+    description: C(section.key=value) words laid over the file.
+    type: list
+    elements: str
+    default: []
+  environment:
+    description: Further variables of the trainer, none of them secret.
+    type: dict
+    default: {}
 attributes:
   check_mode:
     description: Nothing is ever changed.
@@ -62,17 +75,20 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ansible_facts:
-  description: C(dflash_env) with env_id, folder and python, and C(dflash_release) with release_id and folder.
+  description: >-
+    C(dflash_env) with env_id, folder and python, C(dflash_release) with release_id and folder, and C(dflash_ready)
+    that says whether the inputs are the recorded ones and the compile cache is warm.
   returned: always
   type: dict
-  sample: {dflash_env: {env_id: cpu-py311-3f2a91c04b7d}, dflash_release: {release_id: 551e956a1b2c}}
+  sample: {dflash_env: {env_id: cpu-py311-3f2a91c04b7d}, dflash_ready: {inputs: true, cache: true}}
 """
 
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dflash_module import run_module
-from ansible.module_utils.dflash_ops import environment
+from ansible.module_utils.dflash_module import SELECTION, run_module
+from ansible.module_utils.dflash_ops import environment, readiness
+from ansible.module_utils.dflash_ops.launch_request import selection_of
 from ansible.module_utils.dflash_ops.paths import Layout
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -83,7 +99,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "python": {"type": "str", "default": ""},
     "version": {"type": "str", "default": "HEAD"},
     "allow_dirty": {"type": "bool", "default": False},
-    "release_id": {"type": "str", "default": ""},
+    **{name: SELECTION[name] for name in ("release_id", "config", "overrides", "environment")},
 }
 
 # What only a build reads.
@@ -112,6 +128,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         "ansible_facts": {
             "dflash_env": {"env_id": env_id, "folder": str(env), "python": str(env / "bin/python")},
             "dflash_release": {"release_id": want["release_id"], "folder": str(release)},
+            "dflash_ready": readiness.of(layout, selection_of({**want, "env_id": env_id})),
         }
     }
 
