@@ -1,0 +1,52 @@
+"""How every playbook begins: what it could not even start with is one message, wherever it was typed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+
+def typed(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Type ansible-playbook in a folder."""
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    kept = {name: value for name, value in os.environ.items() if name != "ANSIBLE_CONFIG"}
+    return subprocess.run(
+        [program, *words], cwd=cwd, capture_output=True, text=True, check=False, env={**kept, **more}
+    )
+
+
+@pytest.mark.parametrize("playbook", ["relaunch.yml", "playbooks/status.yml"])
+def test_from_another_folder_it_says_where_to_go(repo: Path, tmp_path: Path, playbook: str) -> None:
+    done = typed(str(repo / playbook), cwd=tmp_path)
+    assert done.returncode != 0
+    assert f"Remedy: cd {repo} first" in done.stderr
+    assert f"ANSIBLE_CONFIG={repo}/ansible.cfg" in done.stderr
+
+
+def test_the_remedy_works(repo: Path, tmp_path: Path) -> None:
+    done = typed(
+        *(str(repo / "playbooks/runs.yml"), "-e", f"dflash_root={tmp_path}/root", "-e", "json_out=told.json"),
+        cwd=tmp_path,
+        ANSIBLE_CONFIG=str(repo / "ansible.cfg"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "told.json").is_file()
+
+
+def test_an_inventory_without_a_box_is_no_success(repo: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yml").write_text("all: {hosts: {node: }}\n")
+    done = typed("deploy.yml", "-i", str(tmp_path / "mine.yml"), cwd=repo)
+    assert done.returncode != 0
+    assert "no box in the group trainers" in done.stderr
+
+
+def test_every_playbook_begins_so(repo: Path) -> None:
+    for file in (repo / "playbooks").glob("*.yml"):
+        first = yaml.safe_load(file.read_text())[0]
+        if file.stem not in ("boilerplate", "written", "provision"):
+            assert first["ansible.builtin.import_playbook"] == "boilerplate.yml", file
