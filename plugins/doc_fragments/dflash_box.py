@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The box, and what a trainer process is made of."""
+    """The box, the run that is meant, what a trainer process is made of, and what modules that only read have."""
 
     DOCUMENTATION = r"""
 options:
@@ -46,6 +46,14 @@ options:
     description: Further environment variables, none of them secret.
     type: dict
     default: {}
+"""
+
+    RUN = r"""
+options:
+  run:
+    description: Id of the run; empty for the current one.
+    type: str
+    default: ""
 """
 
     ANSWER = r"""

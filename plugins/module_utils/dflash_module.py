@@ -15,6 +15,8 @@ COMMON: dict[str, dict[str, Any]] = {
     "workspace": {"type": "str", "default": ""},
     "lock_token": {"type": "str", "default": "", "no_log": False},
 }
+RUN: dict[str, dict[str, Any]] = {"run": {"type": "str", "default": ""}}
+ANSWER: dict[str, dict[str, Any]] = {"json_out": {"type": "str", "default": ""}}
 SELECTION: dict[str, dict[str, Any]] = {
     "env_id": {"type": "str", "default": ""},
     "release_id": {"type": "str", "default": ""},

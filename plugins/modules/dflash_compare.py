@@ -42,12 +42,12 @@ screen:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dflash_module import run_module
+from ansible.module_utils.dflash_module import ANSWER, run_module
 from ansible.module_utils.dflash_ops import compare_request, screens
 from ansible.module_utils.dflash_ops.paths import Layout
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "json_out": {"type": "str", "default": ""},
+    **ANSWER,
     "run_a": {"type": "str", "default": ""},
     "run_b": {"type": "str", "default": ""},
 }

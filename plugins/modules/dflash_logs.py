@@ -9,12 +9,8 @@ short_description: Lines of a run's log
 description:
   - The last lines of the log of any run, or those since a time ago. With O(follow) the action plugin prints new lines
     as they come, for that many seconds. Never more than 1 MiB at once.
-extends_documentation_fragment: [dflash_box, dflash_box.answer]
+extends_documentation_fragment: [dflash_box, dflash_box.run, dflash_box.answer]
 options:
-  run:
-    description: Id of the run; empty for the current one.
-    type: str
-    default: ""
   lines:
     description: How many lines.
     type: int
@@ -60,13 +56,13 @@ screen:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dflash_module import run_module
+from ansible.module_utils.dflash_module import ANSWER, RUN, run_module
 from ansible.module_utils.dflash_ops import logs
 from ansible.module_utils.dflash_ops.paths import Layout
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "json_out": {"type": "str", "default": ""},
-    "run": {"type": "str", "default": ""},
+    **ANSWER,
+    **RUN,
     "lines": {"type": "int", "default": 50},
     "since": {"type": "float", "default": 0.0},
     "offset": {"type": "int", "default": -1},

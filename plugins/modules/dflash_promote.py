@@ -9,12 +9,8 @@ short_description: A run that proved itself is the known-good one
 description:
   - Records environment, release, cache archive, configuration, fingerprints and speed of a run as known-good. Refused
     for a run that ended badly, stays under its expected speed, trains uncommitted code, or was rolled back.
-extends_documentation_fragment: [dflash_box]
+extends_documentation_fragment: [dflash_box, dflash_box.run]
 options:
-  run:
-    description: Id of the run; empty for the current one.
-    type: str
-    default: ""
   operator:
     description: Who promotes, for the record.
     type: str
@@ -54,12 +50,12 @@ said:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dflash_module import run_module
+from ansible.module_utils.dflash_module import RUN, run_module
 from ansible.module_utils.dflash_ops import promote_request
 from ansible.module_utils.dflash_ops.paths import Layout
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "run": {"type": "str", "default": ""},
+    **RUN,
     "operator": {"type": "str", "default": ""},
     "allow_dirty": {"type": "bool", "default": False},
 }

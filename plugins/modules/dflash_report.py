@@ -8,12 +8,7 @@ module: dflash_report
 short_description: One run as a report
 description:
   - Returns record, course, checkpoints, problems and last log lines of a run, as data and as Markdown.
-extends_documentation_fragment: [dflash_box, dflash_box.answer]
-options:
-  run:
-    description: Id of the run; empty for the current one.
-    type: str
-    default: ""
+extends_documentation_fragment: [dflash_box, dflash_box.run, dflash_box.answer]
 """
 
 EXAMPLES = r"""
@@ -38,14 +33,11 @@ screen:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dflash_module import run_module
+from ansible.module_utils.dflash_module import ANSWER, RUN, run_module
 from ansible.module_utils.dflash_ops import history, runs, screens
 from ansible.module_utils.dflash_ops.paths import Layout
 
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "json_out": {"type": "str", "default": ""},
-    "run": {"type": "str", "default": ""},
-}
+ARGUMENTS: dict[str, dict[str, Any]] = {**ANSWER, **RUN}
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:

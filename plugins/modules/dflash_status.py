@@ -12,12 +12,8 @@ description:
   - With O(watch=true) the action plugin looks again and again, prints each phase and step as it comes, and ends when
     the run has proved its speed, or with the name of what went wrong.
   - A box that cannot be reached gives the state C(unknown); nothing is said about its run then.
-extends_documentation_fragment: [dflash_box, dflash_box.answer]
+extends_documentation_fragment: [dflash_box, dflash_box.run, dflash_box.answer]
 options:
-  run:
-    description: Id of the run; empty for the current one.
-    type: str
-    default: ""
   stall_seconds:
     description: Silence after which a live run is stalled.
     type: float
@@ -75,13 +71,13 @@ screen:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dflash_module import run_module
+from ansible.module_utils.dflash_module import ANSWER, RUN, run_module
 from ansible.module_utils.dflash_ops import screens, status, watching
 from ansible.module_utils.dflash_ops.paths import Layout
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "json_out": {"type": "str", "default": ""},
-    "run": {"type": "str", "default": ""},
+    **ANSWER,
+    **RUN,
     "stall_seconds": {"type": "float", "default": status.STALL_SECONDS},
     "wait": {"type": "float", "default": 0.0},
     "seen": {"type": "str", "default": ""},

@@ -9,12 +9,7 @@ short_description: Everything of a run is what its record says
 description:
   - Compares environment, release, inputs, compile cache and the running process (interpreter and torch file really in
     use) with the record of the run, every file with its hash, and lists each difference.
-extends_documentation_fragment: [dflash_box, dflash_box.answer]
-options:
-  run:
-    description: Id of the run; empty for the current one.
-    type: str
-    default: ""
+extends_documentation_fragment: [dflash_box, dflash_box.run, dflash_box.answer]
 """
 
 EXAMPLES = r"""
@@ -39,14 +34,11 @@ screen:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dflash_module import run_module
+from ansible.module_utils.dflash_module import ANSWER, RUN, run_module
 from ansible.module_utils.dflash_ops import verify
 from ansible.module_utils.dflash_ops.paths import Layout
 
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "json_out": {"type": "str", "default": ""},
-    "run": {"type": "str", "default": ""},
-}
+ARGUMENTS: dict[str, dict[str, Any]] = {**ANSWER, **RUN}
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
