@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import socket
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, until
-from dflash_ops import living, metrics, processes, runs, screens, status, stop
+from dflash_ops import gpus, life, living, metrics, processes, runs, screens, status, stop
 from dflash_ops.errors import OpsError
+from dflash_ops.gpus import Gpu, Survey
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 
@@ -101,7 +103,7 @@ def test_case_28_children_that_left_the_session_are_ended_and_it_is_proved(box: 
     assert living.listening_ports([process.pid for process in found]) == [port]
     done = stop.stop(box.layout, run, say=lambda _line: None, term_seconds=0.5)
     assert not any(processes.alive(process) for process in found)
-    assert done["left"] == {"pids": (), "gpu_pids": (), "ports": ()}
+    assert done["left"] == {"pids": (), "gpu_pids": (), "gpus": (), "ports": ()}
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=2).close()
 
@@ -117,6 +119,45 @@ def test_case_28_children_left_by_a_dead_trainer_are_named_and_block_a_launch(bo
         box.launch()
     stop.stop(box.layout, run, say=lambda _line: None, term_seconds=0.2)
     assert living.of_run(run) == []
+
+
+def h200(used: int, *, state: str = "ok", problems: tuple[str, ...] = ()) -> Survey:
+    """Two GPUs as a container sees them: memory in use, and no process listed."""
+    rows = tuple(Gpu(index, f"GPU-{index}", "NVIDIA H200", "570", 143771, used, 0) for index in range(2))
+    return Survey(state=state, gpus=rows if state == "ok" else (), problems=problems)
+
+
+def test_case_55_memory_without_a_process_in_sight_is_no_proof_that_a_stopped_run_left(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = going(box, "test.gpus=2")
+    monkeypatch.setattr(gpus, "survey", lambda: h200(70000))
+    with pytest.raises(OpsError, match="memory, of a process that cannot be seen from here, on GPU 0, 1"):
+        stop.stop(box.layout, run, say=lambda _line: None, now=True)
+
+
+def test_a_driver_that_needs_a_moment_and_gpus_that_do_not_answer(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([h200(70000), h200(70000), h200(4)])
+    monkeypatch.setattr(gpus, "survey", lambda: next(answers))
+    said: list[str] = []
+    stop.stop(box.layout, going(box, "test.gpus=2"), say=said.append, now=True)
+    assert "no GPU memory" in said[-1]
+    monkeypatch.setattr(gpus, "survey", lambda: h200(0, state="unknown", problems=("nvidia-smi gave no answer",)))
+    stop.stop(box.layout, going(box, "test.gpus=2"), say=said.append, now=True)
+    assert "no GPU memory" not in said[-1]
+    assert said[-1].endswith("its GPUs could not be asked: nvidia-smi gave no answer")
+
+
+def test_case_54_a_run_that_lost_a_gpu_is_flagged(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    going(box, "test.gpus=2")
+    monkeypatch.setattr(gpus, "survey", lambda: h200(70000))
+    assert status.snapshot(box.layout)["problems"] == []
+    monkeypatch.setattr(gpus, "survey", lambda: dataclasses.replace(h200(70000), gpus=h200(70000).gpus[:1]))
+    told = status.snapshot(box.layout)
+    assert [item["name"] for item in told["problems"]] == ["gpu-lost"]
+    assert life.judge(told, life.Goal()).state == "gpu-lost"
+    monkeypatch.setattr(gpus, "survey", lambda: h200(0, state="unknown", problems=("it hangs",)))
+    assert "could not be counted: it hangs" in status.snapshot(box.layout)["problems"][0]["message"]
 
 
 def test_deaf_trainer_is_killed_after_its_time(box: Box) -> None:

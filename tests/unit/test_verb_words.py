@@ -54,6 +54,7 @@ def test_words_of_others_are_left_alone() -> None:
         ("lines", None, False),
         ("since", float("nan"), False),
         ("stop_now", False, True),
+        ("prune_keep_runs", 0, False),
         ("run", "", False),
     ],
 )

@@ -144,17 +144,24 @@ def foreign_memory(found: Survey, *, own_pids: Collection[int] = ()) -> list[str
     """
     problems = []
     for gpu in found.gpus:
-        holders = [holder for holder in found.holders if holder.uuid == gpu.uuid]
-        others = [holder for holder in holders if holder.pid not in own_pids]
+        others = [holder for holder in found.holders if holder.uuid == gpu.uuid and holder.pid not in own_pids]
         if others:
             names = ", ".join(f"{holder.name} (pid {holder.pid}, {holder.used_mib or '?'} MiB)" for holder in others)
             problems.append(f"GPU {gpu.index} is held by {names}")
-        elif not holders and not own_pids and (gpu.used_mib or 0) >= FOREIGN_MIB:
-            problems.append(
-                f"GPU {gpu.index} has {gpu.used_mib} MiB in use by a process that cannot be seen from here "
-                "(another container or the host)"
-            )
-    return problems
+    return problems if own_pids else [*problems, *(unseen_text(gpu) for gpu in unseen(found))]
+
+
+def unseen(found: Survey) -> list[Gpu]:
+    """Return the GPUs whose memory is in use by no process that can be seen from here."""
+    seen = {holder.uuid for holder in found.holders}
+    return [gpu for gpu in found.gpus if gpu.uuid not in seen and (gpu.used_mib or 0) >= FOREIGN_MIB]
+
+
+def unseen_text(gpu: Gpu) -> str:
+    return (
+        f"GPU {gpu.index} has {gpu.used_mib} MiB in use by a process that cannot be seen from here "
+        "(another container or the host)"
+    )
 
 
 def count_problem(found: Survey, wanted: int) -> str:

@@ -28,19 +28,26 @@ class Left:
     Args:
         pids: its processes.
         gpu_pids: those among the run's processes that nvidia-smi still lists with memory.
+        gpus: those of the run's GPUs whose memory is still in use while no process can be seen that holds it.
         ports: TCP ports it listened on that still have a listener.
     """
 
     pids: tuple[int, ...] = ()
     gpu_pids: tuple[int, ...] = ()
+    gpus: tuple[int, ...] = ()
     ports: tuple[int, ...] = ()
 
     @property
     def nothing(self) -> bool:
-        return not (self.pids or self.gpu_pids or self.ports)
+        return not (self.pids or self.gpu_pids or self.gpus or self.ports)
 
     def as_text(self) -> str:
-        parts = [("process", self.pids), ("GPU memory of pid", self.gpu_pids), ("port", self.ports)]
+        parts = [
+            ("process", self.pids),
+            ("GPU memory of pid", self.gpu_pids),
+            ("memory, of a process that cannot be seen from here, on GPU", self.gpus),
+            ("port", self.ports),
+        ]
         return "; ".join(f"{name} {', '.join(map(str, found))}" for name, found in parts if found) or "nothing"
 
 
@@ -111,15 +118,20 @@ def stop(
         _escalate(run, say=say, term_seconds=0.0 if now else term_seconds)
     said = status.verdict(run)
     _end_session(layout, run)
-    left = _prove(run, pids, set(ports))
+    left, unasked = _prove(run, pids, set(ports))
     if not left.nothing:
         raise OpsError(
             f"run {run.run_id} left behind: {left.as_text()}.",
             facts={"left": dataclasses.asdict(left)},
-            remedy="a process in state D waits for a disk or driver; look at ps and the kernel log",
+            remedy="a process in state D waits for a disk or driver; look at ps, nvidia-smi and the kernel log, on the "
+            "Proxmox host too",
         )
     steps = runs.checkpoint_steps(run)
-    say(f"proved: no process, no GPU memory, no port of run {run.run_id} is left")
+    say(
+        f"proved: no process, no port of run {run.run_id} is left; its GPUs could not be asked: {unasked}"
+        if unasked
+        else f"proved: no process, no GPU memory, no port of run {run.run_id} is left"
+    )
     return {
         "run_id": run.run_id,
         "state": said.state,
@@ -181,8 +193,11 @@ def _end_session(layout: Layout, run: runs.Run) -> None:
         host.end(found)
 
 
-def _prove(run: runs.Run, pids: set[int], ports: set[int]) -> Left:
-    """Look at processes, GPU memory and ports once more, after a moment that the kernel may need."""
+def _prove(run: runs.Run, pids: set[int], ports: set[int]) -> tuple[Left, str]:
+    """Look at processes, GPU memory and ports once more, after a moment that the kernel may need.
+
+    Returns what is left, and why the GPUs could not be asked (empty: they were, or the run had none).
+    """
     deadline = time.monotonic() + 5.0
     while True:
         alive = tuple(process.pid for process in living.of_run(run))
@@ -190,16 +205,30 @@ def _prove(run: runs.Run, pids: set[int], ports: set[int]) -> Left:
         if not (alive or still) or time.monotonic() > deadline:
             break
         time.sleep(0.2)
-    return Left(alive, _gpu_pids(pids, seconds=max(0.0, deadline - time.monotonic())), still)
+    had = int(dict(run.record.get("needs") or {}).get("gpus") or 0)
+    found = _settled(pids, had, seconds=max(0.0, deadline - time.monotonic())) if had else gpus.Survey(state="none")
+    left = Left(alive, _holding(found, pids), tuple(gpu.index for gpu in _unseen(found, had)), still)
+    return left, "; ".join(found.problems) if found.state == "unknown" else ""
 
 
-def _gpu_pids(pids: set[int], *, seconds: float) -> tuple[int, ...]:
-    """Return which of `pids` still hold GPU memory; the driver may need a moment to give it back."""
+def _settled(pids: set[int], had: int, *, seconds: float) -> gpus.Survey:
+    """Ask the GPUs until they are free; the driver may need a moment to give memory back."""
     deadline = time.monotonic() + seconds
     while True:
-        found = tuple(
-            holder.pid for holder in gpus.survey().holders if holder.pid in pids and processes.look(holder.pid)
-        )
-        if not found or time.monotonic() >= deadline:
+        found = gpus.survey()
+        if not (_holding(found, pids) or _unseen(found, had)) or time.monotonic() >= deadline:
             return found
         time.sleep(0.5)
+
+
+def _holding(found: gpus.Survey, pids: set[int]) -> tuple[int, ...]:
+    """Return which of `pids` still hold GPU memory."""
+    return tuple(holder.pid for holder in found.holders if holder.pid in pids and processes.look(holder.pid))
+
+
+def _unseen(found: gpus.Survey, had: int) -> list[gpus.Gpu]:
+    """Return the run's GPUs (the first `had`, free at its launch) that are in use by nobody who can be seen.
+
+    nvidia-smi in a container lists no process of it, so an empty list of holders proves nothing.
+    """
+    return [gpu for gpu in gpus.unseen(found) if gpu.index < had]

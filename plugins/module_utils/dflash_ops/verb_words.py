@@ -22,11 +22,13 @@ class Word:
         type: of its value, as argument specs name it.
         give: what the value should be, for the remedy.
         verbs: the playbooks that read it.
+        least: the smallest number that makes sense.
     """
 
     type: str
     give: str
     verbs: tuple[str, ...]
+    least: int = 0
 
 
 WORDS = {
@@ -40,15 +42,17 @@ WORDS = {
     "json_out": Word("str", "the name of a file on the controller", READERS),
     "report_out": Word("str", "the name of a file on the controller", ("report",)),
     "stop_now": Word("bool", "true or false", ("stop", "relaunch", "rollback")),
-    "prune_keep_runs": Word("int", "a number of runs, 0 or more", ("prune",)),
+    "prune_keep_runs": Word("int", "a number of runs, 1 or more", ("prune",), least=1),
     "prune_confirm": Word("bool", "true or false", ("prune",)),
 }
 
 
 def value_problem(name: str, given: object, parsed: object) -> str:
     """Say what is wrong with the value of a word; `parsed` is None when it is not of the word's type."""
-    bad = parsed is None or parsed == "" or (isinstance(parsed, (int, float)) and not 0 <= parsed < float("inf"))
-    return f"{name}={given!r}: cannot be used; give {WORDS[name].give}" if bad else ""
+    word = WORDS[name]
+    number = isinstance(parsed, (int, float)) and not isinstance(parsed, bool)
+    bad = parsed is None or parsed == "" or (number and not word.least <= float(str(parsed)) < float("inf"))
+    return f"{name}={given!r}: cannot be used; give {word.give}" if bad else ""
 
 
 def verbs_of(playbooks: Iterable[str], repo: Path) -> list[str]:

@@ -138,7 +138,7 @@ def train(given: dict[str, Any]) -> int:
                 )
                 + "\n"
             )
-        print(f"step {step}/{total}", flush=True)
+        print(f"step {step}/{total}")  # not flushed: whoever starts it has to see to that
         if step % int(values["checkpoint"]["every_steps"]) == 0:
             checkpoint(run, step)
         if how == "exit3" and step == 3:
