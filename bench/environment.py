@@ -27,7 +27,16 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "plugins/module_utils"))
 
-from dflash_ops import environment, environment_build, fingerprint, installer, interpreters, sources, uv_tool  # noqa: E402
+from dflash_ops import (  # noqa: E402
+    cache_fill,
+    environment,
+    environment_build,
+    fingerprint,
+    installer,
+    interpreters,
+    sources,
+    uv_tool,
+)
 from dflash_ops.jobs import Progress  # noqa: E402
 from dflash_ops.paths import Layout  # noqa: E402
 
@@ -45,7 +54,6 @@ def timed(work: Callable[[], Any]) -> float:
 def bare(top: Path, cache: Path, python: str, *, link_mode: str) -> None:
     """Make a virtual environment and let uv fill it from the lock, and nothing else."""
     target = top / "bare"
-    shutil.rmtree(target, ignore_errors=True)
     settings = {**installer.uv_environment(cache), "UV_LINK_MODE": link_mode}
     subprocess.run([UV, "venv", "-q", "--no-project", "--python", python, target], check=True, env=settings)
     folders = [word for folder in sources.folders_of_this_machine() for word in ("--find-links", str(folder))]
@@ -90,7 +98,6 @@ def arguments(top: Path, cache: Path) -> dict[str, Any]:
 def ours(want: dict[str, Any]) -> None:
     """Build as the job does, on a box that has uv already."""
     layout = Layout.of(want["root"])
-    shutil.rmtree(layout.root, ignore_errors=True)
     program = uv_tool.place(layout, uv_tool.pinned(want["uv_lock"]))
     program.parent.mkdir(parents=True)
     shutil.copy(UV, program)
@@ -103,6 +110,19 @@ def ours(want: dict[str, Any]) -> None:
         finally:
             os.dup2(held, 1)
             os.close(held)
+
+
+def wait_for_cache(want: dict[str, Any]) -> None:
+    """Wait until the job that fills uv's cache after a first build has ended."""
+    layout = Layout.of(want["root"])
+    cache_fill.wait(layout, Progress(layout.jobs))
+
+
+def forget(*folders: Path) -> None:
+    """Remove folders and let the disk come to rest, so that nobody pays for what another case wrote."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    os.sync()
 
 
 def no_op(want: dict[str, Any], *, full: bool = False) -> None:
@@ -121,23 +141,28 @@ def measure(top: Path, *, rounds: int, cold: bool) -> dict[str, Any]:
         times.setdefault(name, []).append(timed(work))
         print(f"{name}: {times[name][-1]:.2f} s", flush=True)
 
-    cache = top / "cache"
+    cache, want = top / "cache", arguments(top, top / "cache")
     if cold:
         for _ in range(rounds):
-            shutil.rmtree(cache, ignore_errors=True)
+            forget(top / "bare", top / "ours", cache)
             note("cold bare", lambda: bare(top, cache, str(python.path), link_mode="copy"))
-            shutil.rmtree(cache, ignore_errors=True)
-            note("cold ours", lambda: ours(arguments(top, cache)))
+            forget(top / "bare", cache)
+            note("cold ours", lambda: ours(want))
+            note("cold ours, cache filled afterwards", lambda: wait_for_cache(want))
     else:
         bare(top, cache, str(python.path), link_mode="copy")
+        ours(want)  # keeps the bytecode
     for _ in range(rounds):
+        forget(top / "bare", top / "ours")
         note("warm bare, copied", lambda: bare(top, cache, str(python.path), link_mode="copy"))
+        forget(top / "bare")
         note("warm bare, hard links", lambda: bare(top, cache, str(python.path), link_mode="hardlink"))
-        note("warm ours", lambda: ours(arguments(top, cache)))
+        forget(top / "bare")
+        note("warm ours", lambda: ours(want))
     for _ in range(rounds):
-        note("no-op", lambda: no_op(arguments(top, cache)))
-        note("no-op, every file hashed", lambda: no_op(arguments(top, cache), full=True))
-    env = next(Layout.of(top / "ours").envs.iterdir())
+        note("no-op", lambda: no_op(want))
+        note("no-op, every file hashed", lambda: no_op(want, full=True))
+    env = next(Layout.of(top / "ours").envs.glob("cpu-*"))
     record = environment.read(env) or {}
     return {
         "python": python.version,

@@ -20,7 +20,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "plugins/module_utils"))
 
-from dflash_ops import interpreters, lockfile, sources  # noqa: E402
+from dflash_ops import interpreters, lockfile, sources, uv_request  # noqa: E402
 from dflash_ops.errors import OpsError  # noqa: E402
 
 LOCKS = (REPO / "trainer/locks/cpu.lock", REPO / "requirements/trainer-tests.lock")
@@ -40,31 +40,28 @@ def install(target: Path, python: interpreters.Interpreter) -> None:
     subprocess.run(
         [uv, "venv", "--quiet", "--no-project", "--python", str(python.path), str(target)], check=True, env=environment
     )
+    folders = sources.folders_of_this_machine()
     for path in LOCKS:
-        lock = lockfile.parse(path.read_text())
-        for part in sources.plan(lock, sources.Sources({}, sources.folders_of_this_machine()), python=python.short):
-            with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
-                wanted.write(sources.requirement_lines(part.pins))
-                wanted.flush()
-                subprocess.run(
-                    [
-                        uv,
-                        "pip",
-                        "install",
-                        "--quiet",
-                        "--python",
-                        str(target / "bin/python"),
-                        "--no-deps",
-                        "--require-hashes",
-                        "--only-binary",
-                        ":all:",
-                        *part.options,
-                        "-r",
-                        wanted.name,
-                    ],
-                    check=True,
-                    env=environment,
-                )
+        parts = sources.plan(lockfile.parse(path.read_text()), sources.Sources({}, folders), python=python.short)
+        with tempfile.TemporaryDirectory() as scratch:
+            request = uv_request.write(Path(scratch) / "request", parts, folders)
+            subprocess.run(
+                [
+                    uv,
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--python",
+                    str(target / "bin/python"),
+                    "--no-deps",
+                    "--require-hashes",
+                    "--only-binary",
+                    ":all:",
+                    *request.arguments,
+                ],
+                check=True,
+                env={**environment, **request.environment},
+            )
 
 
 def main() -> None:

@@ -112,7 +112,7 @@ def main() -> None:
         sys.exit(str(error))
     for part in parts:
         links = [word for folder in folders for word in ("--find-links", str(folder))]
-        index = ["--index-url", part.index] if part.index in lock.indexes.values() else []
+        index = ["--index-url", part.index] if part.own else []
         download(part, asked.python, target, [*links, *index])
     size = sum(path.stat().st_size for path in target.glob("*.whl")) >> 20
     print(f"{target.relative_to(REPO)}: {len(list(target.glob('*.whl')))} wheels, {size} MB")

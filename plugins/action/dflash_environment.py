@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -32,33 +33,58 @@ class ActionModule(DflashJob):  # type: ignore[misc]
         return arguments
 
     def finish_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """When there is work to do, push the wheelhouse and start the job."""
-        if result.get("failed") or not result.get("needs_work") or self._task.check_mode:
+        """Say what stands; or, when there is work to do, push wheelhouse and uv, and start the job."""
+        if result.get("failed") or self._task.check_mode:
+            return result
+        if not result.get("needs_work"):
+            self.say(task_vars, f"environment {result['env_id']} stands as it was built: "
+                                f"{result['packages']} packages, {result['megabytes']} MB")
             return result
         arguments = self.module_args(task_vars)
-        if arguments.get("wheelhouse"):
-            target = f"{arguments['root'].rstrip('/')}/wheelhouse"
-            self.push(Path(arguments["wheelhouse"]).expanduser().resolve(), target, task_vars)
+        wheelhouse = Path(arguments["wheelhouse"]).expanduser().resolve() if arguments.get("wheelhouse") else None
+        if wheelhouse:
+            self.push_folder(wheelhouse, arguments["root"], task_vars)
+        if result.get("wants_uv") and not (wheelhouse and list(wheelhouse.glob("uv-*.whl"))):
+            with tempfile.TemporaryDirectory(prefix="dflash-uv-") as folder:
+                fetch_uv(arguments["uv_lock"], result["wants_uv"], Path(folder))
+                self.push_folder(Path(folder), arguments["root"], task_vars)
         arguments["start"] = True
         started = self._execute_module(module_name=self._task.action, module_args=arguments, task_vars=task_vars)
         return {**result, **started}
 
-    def push(self, wheelhouse: Path, target: str, task_vars: dict[str, Any]) -> None:
-        """Copy the wheels that the box does not have yet, each under a temporary name first."""
-        if not wheelhouse.is_dir():
-            raise AnsibleActionFail(f"python_env_wheelhouse={wheelhouse} is not a folder on the controller. "
+    def say(self, task_vars: dict[str, Any], text: str) -> None:
+        """Print one line of this box."""
+        Display().display(f"  {task_vars.get('inventory_hostname')} | {text}")
+
+    def push_folder(self, folder: Path, root: str, task_vars: dict[str, Any]) -> None:
+        """Copy the wheels that the box's wheelhouse does not have yet, each under a temporary name first."""
+        if not folder.is_dir():
+            raise AnsibleActionFail(f"python_env_wheelhouse={folder} is not a folder on the controller. "
                                     "Remedy: make one with `make wheelhouse`")
-        target = self._remote_expand_user(target)
+        target = self._remote_expand_user(f"{root.rstrip('/')}/wheelhouse")
         quoted = shlex.quote(target)
         have = self._low_level_execute_command(f"mkdir -p {quoted} && cd {quoted} && ls -l *.whl 2>/dev/null; true")
         sizes = {line.split()[-1]: line.split()[4] for line in have["stdout"].splitlines() if line.startswith("-")}
-        todo = [one for one in sorted(wheelhouse.glob("*.whl")) if sizes.get(one.name) != str(one.stat().st_size)]
+        todo = [one for one in sorted(folder.glob("*.whl")) if sizes.get(one.name) != str(one.stat().st_size)]
         for number, wheel in enumerate(todo, start=1):
-            Display().display(f"  {task_vars.get('inventory_hostname')} | pushing {number}/{len(todo)} {wheel.name} "
-                              f"({wheel.stat().st_size >> 20} MB)")
+            self.say(task_vars, f"pushing {number}/{len(todo)} {wheel.name} ({wheel.stat().st_size >> 20} MB)")
             part = f".{wheel.name}.part"
             self._transfer_file(str(wheel), f"{target}/{part}")
             self._low_level_execute_command(f"cd {quoted} && mv -- {shlex.quote(part)} {shlex.quote(wheel.name)}")
+
+
+def fetch_uv(lock: str, machine: str, folder: Path) -> None:
+    """Download the wheel of the pinned uv for a processor, checked by hash, from where this controller's pip looks."""
+    wanted = folder / "uv.txt"
+    wanted.write_text(lock)
+    tags = [word for tag in ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
+            for word in ("--platform", f"{tag}_{machine}")]
+    done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes",
+                           "--only-binary", ":all:", *tags, "--dest", str(folder), "-r", str(wanted)],
+                          capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AnsibleActionFail(f"uv cannot be fetched on the controller: {done.stderr.strip()[-800:]} Remedy: name an "
+                                "index for the box (python_env_index_urls), or push a wheelhouse (`make wheelhouse`)")
 
 
 def pip_settings() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
 REPO = Path(__file__).resolve().parents[2]
 if str(REPO / "plugins/module_utils") not in sys.path:
@@ -43,6 +44,9 @@ class ActionModule(ActionBase):
             answer = self._execute_module(module_args=arguments, task_vars=task_vars)
             if answer.get("needs_archive") and not self._task.check_mode and not answer.get("failed"):
                 answer = self.push(made.archive, arguments, task_vars)
+        if answer.get("state") == "complete":
+            host = (task_vars or {}).get("inventory_hostname")
+            Display().display(f"  {host} | release {answer['release_id']} stands: {made.wanted.subject}")
         return {**result, **answer}
 
     def push(self, archive: Path, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:

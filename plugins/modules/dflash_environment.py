@@ -126,6 +126,21 @@ losses:
   returned: always
   type: list
   sample: []
+packages:
+  description: How many packages are installed.
+  returned: always
+  type: int
+  sample: 79
+megabytes:
+  description: What it takes on the disk.
+  returned: always
+  type: int
+  sample: 1356
+wants_uv:
+  description: The box's processor when the controller has to bring the wheel of uv, else empty.
+  returned: always
+  type: str
+  sample: x86_64
 missing_packages:
   description: Debian packages that a run would miss.
   returned: always
@@ -148,6 +163,7 @@ from ansible.module_utils.dflash_ops import (
     environment_build,  # the job's code travels with the module
     interpreters,
     jobs,
+    uv_tool,
 )
 from ansible.module_utils.dflash_ops.paths import Layout
 
@@ -186,7 +202,8 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     result: dict[str, Any] = {
         "env_id": status.env_id, "folder": str(status.path), "state": status.state, "losses": list(status.losses),
         "python": str(status.path / "bin/python"), "drift": [dataclasses.asdict(one) for one in status.drift],
-        "missing_packages": list(status.missing_packages), "changed": status.needs_work and module.check_mode,
+        "missing_packages": list(status.missing_packages), "packages": status.packages, "megabytes": status.megabytes,
+        "wants_uv": wants_uv(layout, spec, status), "changed": status.needs_work and module.check_mode,
         "needs_work": status.needs_work, "diff": environment.as_diff(status, spec)}
     result["ansible_facts"] = {"dflash_env": {name: result[name] for name in ("env_id", "folder", "python")}}
     for text in status.losses:
@@ -196,6 +213,12 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
                                    title=f"build environment {status.env_id}")
         result["job"] = job.as_dict()
     return result
+
+
+def wants_uv(layout: Layout, spec: environment.Spec, status: environment.Status) -> str:
+    """Return the processor for which the controller has to fetch uv before the build; empty when it need not."""
+    wanted = status.needs_work and uv_tool.is_wanted(layout, spec.uv_lock, spec.sources)
+    return status.python.machine if wanted else ""
 
 
 if __name__ == "__main__":

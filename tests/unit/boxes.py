@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_ops import (
-    environment_build,
+    environment_record,
     fingerprint,
     interpreters,
     launch,
@@ -50,7 +50,7 @@ class Box:
             "lock_sha256": "0" * 64,
             "packages": [{"name": "a", "version": "1"}],
             "files": fingerprint.manifest(folder),
-            "base": environment_build.base_record(base),
+            "base": environment_record.base_record(base),
         }
         (folder / "env.json").write_text(json.dumps(record))
 

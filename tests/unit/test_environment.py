@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import wheels
-from dflash_ops import environment, environment_build, files, installer, jobs, uv_tool
+from dflash_ops import cache_fill, environment, environment_build, files, installer, jobs, uv_tool
 from dflash_ops.errors import OpsError
 from dflash_ops.jobs import Progress
 from dflash_ops.paths import Layout
@@ -72,7 +72,10 @@ def arguments(layout: Layout, lock: str, *folders: Path, **more: Any) -> dict[st
 def build(layout: Layout, want: dict[str, Any]) -> dict[str, Any]:
     """Build in this process, as the job's runner does."""
     layout.jobs.mkdir(parents=True, exist_ok=True)
-    return environment_build.build(want, Progress(layout.jobs))
+    try:
+        return environment_build.build(want, Progress(layout.jobs))
+    finally:
+        cache_fill.wait(layout, Progress(layout.jobs))
 
 
 def inspect(layout: Layout, want: dict[str, Any]) -> environment.Status:
@@ -222,6 +225,50 @@ def test_bytecode_is_compiled_once_and_checked_by_the_proof(layout: Layout, want
     assert b"spoiled" not in b"".join(path.read_bytes() for path in first.rglob("*.pyc"))
 
 
+def test_an_environment_shares_no_file_with_the_cache_it_filled(layout: Layout, want: dict[str, Any]) -> None:
+    env = layout.env(build(layout, want)["env_id"])
+    assert (jobs.poll(layout, f"uv-cache-{env.name}").exit["result"]) == {"filled": True}
+    assert list((layout.root / "uv-cache").rglob("torch/functional.py"))
+    assert [path for path in env.rglob("*") if path.is_file() and path.lstat().st_nlink > 1] == []
+    assert [path.name for path in layout.envs.iterdir()] == [env.name]
+
+
+def test_what_a_broken_first_build_fetched_is_not_fetched_again(
+    layout: Layout, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installer, "NETWORK_PAUSES", ())
+    torch, lost = next(folder.glob("torch-*")), next(folder.glob("demo_tool-*"))
+    index = wheels.Index([torch, lost])
+    index.cut_at[lost.name] = 0.5
+    try:
+        lock = wheels.make_lock([torch, lost], indexes={"torch": index.url})
+        want = arguments(layout, lock, index_urls={"default": index.url})
+        with pytest.raises(OpsError, match="demo-tool"):
+            build(layout, want)
+        assert environment_build.cache_fill.is_filled(layout.envs / f".cache-{inspect(layout, want).env_id}")
+        index.cut_at.clear()
+        asked = len(index.asked)
+        build(layout, want)
+        assert not [path for path in index.asked[asked:] if path.startswith("/files/torch-")]
+    finally:
+        index.close()
+
+
+def test_a_cache_that_an_environment_shares_files_with_is_never_taken_over(
+    layout: Layout, want: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(cache_fill, "start", lambda *_: None)  # the box went down before it
+        env_id = build(layout, want)["env_id"]
+    assert cache_fill.is_shared(cache_fill.first_cache(layout, env_id))
+    (site_of(layout, env_id) / "torch/functional.py").write_text("def einsum():\n    return 3\n")
+    build(layout, {**want, "heal": True})
+    assert environment.check(layout, env_id, full=True) == []
+    text = wheels.torch_files(CPU, cuda=None)["torch/functional.py"]
+    found = [path.read_text() for path in layout.root.rglob("torch/functional.py")]
+    assert found == [text, text]
+
+
 def tmp_file(layout: Layout, data: bytes) -> Path:
     place = layout.root / "spoiled.pyc"
     place.write_bytes(data)
@@ -301,6 +348,7 @@ def finish(layout: Layout, want: dict[str, Any]) -> jobs.Snapshot:
     job = start(layout, want)
     while job.state == "running":
         job = jobs.poll(layout, job.job_id, wait=5)
+    cache_fill.wait(layout, Progress(layout.jobs))
     return job
 
 

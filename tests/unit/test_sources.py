@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import wheels
-from dflash_ops import installer, interpreters, lockfile, proof, sources, uv_tool
+from dflash_ops import installer, interpreters, lockfile, proof, sources, uv_request, uv_tool
 from dflash_ops.errors import OpsError
 from dflash_ops.paths import Layout
 from dflash_ops.sources import Sources
@@ -34,21 +34,20 @@ def names(part: sources.Part) -> list[str]:
 
 def test_a_package_with_an_index_of_its_own_is_asked_there_only(lock: lockfile.Lock) -> None:
     special, main = sources.plan(lock, Sources({}, ()), python="3.12")
-    assert (names(special), special.options) == (["torch"], ("--default-index", TORCH_URL))
-    assert (names(main), main.options) == (["numpy"], ())
+    assert (names(special), special.index, special.own) == (["torch"], TORCH_URL, True)
+    assert (names(main), main.index, main.own) == (["numpy"], "", False)
 
 
 def test_mirrors_replace_each_index(lock: lockfile.Lock) -> None:
     urls = {"default": "https://mirror.example/simple", "torch": "https://mirror.example/torch"}
     special, main = sources.plan(lock, Sources(urls, ()), python="3.12")
-    assert special.options == ("--default-index", urls["torch"])
-    assert main.options == ("--default-index", urls["default"])
+    assert (special.index, main.index) == (urls["torch"], urls["default"])
 
 
 def test_a_folder_with_the_wheel_leaves_the_index_out(lock: lockfile.Lock, tmp_path: Path) -> None:
     (only,) = sources.plan(lock, Sources({"torch": "none"}, (tmp_path / "made",)), python="3.12")
     assert names(only) == ["torch", "numpy"] or names(only) == ["numpy", "torch"]
-    assert only.options == ("--find-links", str(tmp_path / "made"))
+    assert not only.own
 
 
 def test_a_wheel_for_another_python_does_not_count(lock: lockfile.Lock, tmp_path: Path) -> None:
@@ -57,8 +56,26 @@ def test_a_wheel_for_another_python_does_not_count(lock: lockfile.Lock, tmp_path
 
 
 def test_no_index_at_all_is_offline(lock: lockfile.Lock, tmp_path: Path) -> None:
-    (only,) = sources.plan(lock, Sources({"default": "none"}, (tmp_path / "made",)), python="3.12")
-    assert "--no-index" in only.options
+    folder = tmp_path / "made"
+    parts = sources.plan(lock, Sources({"default": "none"}, (folder,)), python="3.12")
+    request = uv_request.write(tmp_path / "request", parts, (folder,))
+    assert request.arguments[:3] == ("--find-links", str(folder), "-r")
+    assert request.arguments[-1] == "--no-index"
+    assert request.environment == {}
+
+
+def test_users_and_passwords_of_indexes_are_in_no_argument_and_in_no_file(lock: lockfile.Lock, tmp_path: Path) -> None:
+    urls = {"default": "https://me:s3cret@mirror.example/simple", "torch": "https://you:p%40ss@mirror.example/torch"}
+    parts = sources.plan(lock, Sources(urls, ()), python="3.12")
+    request = uv_request.write(tmp_path / "request", parts, ())
+    written = " ".join([*request.arguments, *(path.read_text() for path in (tmp_path / "request").iterdir())])
+    assert "https://mirror.example/torch" in written
+    assert not [word for word in ("me:", "s3cret", "you", "p%40ss", "p@ss") if word in written]
+    assert request.environment == {
+        "UV_DEFAULT_INDEX": urls["default"],
+        "UV_INDEX_TORCH_USERNAME": "you",
+        "UV_INDEX_TORCH_PASSWORD": "p@ss",
+    }
 
 
 def test_a_wheel_built_by_hand_comes_from_a_folder_or_is_missed_by_name(tmp_path: Path) -> None:
@@ -112,6 +129,18 @@ def test_uv_comes_from_an_index(layout: Layout, uv_wheel: Path) -> None:
         assert uv_tool.ensure(layout, uv_lock(uv_wheel), Sources({"default": index.url}, ())).is_file()
     finally:
         index.close()
+
+
+def test_the_controller_brings_uv_when_the_box_has_no_way_to_it(layout: Layout, uv_wheel: Path) -> None:
+    lock = uv_lock(uv_wheel)
+    assert uv_tool.is_wanted(layout, lock, Sources({}, ()))
+    assert not uv_tool.is_wanted(layout, lock, Sources({"uv": "https://mirror.example/simple"}, ()))
+    assert not uv_tool.is_wanted(layout, lock, Sources({"default": "none"}, ()))
+    assert not uv_tool.is_wanted(layout, lock, Sources({}, (uv_wheel.parent,)))
+    with pytest.raises(OpsError, match="has no source"):
+        uv_tool.ensure(layout, lock, Sources({}, ()))
+    uv_tool.ensure(layout, lock, Sources({}, (uv_wheel.parent,)))
+    assert not uv_tool.is_wanted(layout, lock, Sources({}, ()))
 
 
 def test_another_uv_than_the_pinned_is_refused(layout: Layout, uv_wheel: Path) -> None:

@@ -1,7 +1,7 @@
 """Bytecode of an environment, kept beside uv's cache: a second build of the same lock does not compile it again.
 
 Python accepts bytecode by the time and size of its source. All sources of an environment get one fixed time, so the
-bytecode of one build fits every other build of the same lock by the same python.
+bytecode of one build fits every other build of the same lock by the same python. Whether it runs, the proof says.
 """
 
 from __future__ import annotations
@@ -21,15 +21,39 @@ def store_path(cache: Path, lock_sha256: str, python_version: str) -> Path:
     return cache / "dflash-bytecode-v1" / f"{lock_sha256[:16]}-{python_version}.tar"
 
 
-def fix_times(env: Path) -> None:
-    """Give every source file the one time."""
+def fix_time(path: str) -> None:
+    """Give a source file the one time."""
+    os.utime(path, (SOURCE_TIME, SOURCE_TIME), follow_symlinks=False)
+
+
+def settle(env: Path) -> None:
+    """Give every source that does not have it yet the one time, and remove bytecode that has no source."""
+    stats = scan(env)
+    for name, stat in stats.items():
+        if name.endswith(".py") and stat.st_mtime_ns != SOURCE_TIME * 10**9:
+            fix_time(f"{env}/{name}")
+        elif name.endswith(".pyc") and source_of(name) not in stats:
+            (env / name).unlink()
+
+
+def source_of(name: str) -> str:
+    """Return the source of a file in `__pycache__`: `a/__pycache__/b.cpython-311.pyc` is of `a/b.py`."""
+    folder, _, file = name.rpartition("/__pycache__/")
+    return f"{folder}/{file.partition('.')[0]}.py"
+
+
+def drop(env: Path) -> None:
+    """Remove all bytecode."""
     for name in scan(env):
-        if name.endswith(".py"):
-            os.utime(env / name, (SOURCE_TIME, SOURCE_TIME), follow_symlinks=False)
+        if name.endswith(".pyc"):
+            (env / name).unlink()
 
 
 def restore(env: Path, store: Path) -> bool:
-    """Unpack kept bytecode beside its sources; tell whether there was any. A broken archive is removed."""
+    """Unpack kept bytecode to where it belongs; tell whether there was any. A broken archive is removed.
+
+    The sources need not be there yet: `settle` removes what has none in the end.
+    """
     if not store.is_file():
         return False
     try:
@@ -44,11 +68,10 @@ def restore(env: Path, store: Path) -> bool:
 
 def _unpack(env: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
     path = env / member.name
-    source = path.parent.parent / f"{path.name.partition('.')[0]}.py"
     stream = tar.extractfile(member)
-    if stream is None or ".." in path.parts or path.suffix != ".pyc" or not source.is_file():
+    if stream is None or ".." in path.parts or path.parent.name != "__pycache__" or path.suffix != ".pyc":
         return
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(stream.read())
 
 

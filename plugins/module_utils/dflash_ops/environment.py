@@ -94,6 +94,8 @@ class Status:
         missing_packages: Debian packages that a run would miss.
         python: the interpreter it is built on.
         losses: what is slower than it could be, in words.
+        packages: how many are installed.
+        megabytes: what it takes on the disk.
     """
 
     env_id: str
@@ -103,6 +105,8 @@ class Status:
     missing_packages: tuple[str, ...]
     python: Interpreter
     losses: tuple[str, ...]
+    packages: int
+    megabytes: int
 
     @property
     def needs_work(self) -> bool:
@@ -165,6 +169,8 @@ def inspect(layout: Layout, spec: Spec, *, full: bool = False) -> Status:
         missing_packages=packages,
         python=python,
         losses=tuple(proof.losses(record["proof"], spec.lock)) if record else (),
+        packages=len(record["packages"]) if record else 0,
+        megabytes=record["bytes"] >> 20 if record else 0,
     )
 
 
@@ -286,6 +292,7 @@ def summary(layout: Layout, env_id: str, *, changed: bool) -> dict[str, Any]:
         "state": "complete",
         "python": str(layout.env(env_id) / "bin/python"),
         "packages": len(record.get("packages", [])),
+        "megabytes": record.get("bytes", 0) >> 20,
         "fingerprint": record.get("fingerprint", ""),
         "torch": (record.get("proof") or {}).get("torch", {}),
     }

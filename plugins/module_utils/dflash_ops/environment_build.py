@@ -9,18 +9,31 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
-import re
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import bytecode, files, fingerprint, interpreters, lockfile, proof, sources, space, uv_tool
-from .environment import INHERITED, Spec, Status, inherited_files, inherited_of, inspect, refusal, summary, users_of
+from . import (
+    bytecode,
+    cache_fill,
+    environment_record,
+    files,
+    fingerprint,
+    interpreters,
+    proof,
+    sources,
+    space,
+    uv_request,
+    uv_tool,
+)
+from .early import Early
+from .environment import INHERITED, Spec, Status, inspect, refusal, summary, users_of
 from .errors import OpsError
+from .fingerprint import Hashed
 from .installer import Uv
-from .interpreters import Interpreter
-from .jobs import Progress, plain_environment
+from .jobs import Progress, child_environment
 from .lockfile import Lock
 from .paths import Layout
 
@@ -28,8 +41,6 @@ ENTRY = "environment_build:build"
 NO_BYTECODE = "import sys; sys.dont_write_bytecode = True\n"
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
-# The tag in a wheel's file name, which uv's note about it repeats.
-WHEEL_TAG = re.compile(rb"-((?:py|cp)[\w.]+-\w+-[\w.]+)\.whl")
 
 
 def build(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -48,12 +59,16 @@ def build(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     clear_aside(layout, status.env_id)
     require_space(layout, spec)
     started = time.monotonic()
-    uv = Uv(uv_tool.ensure(layout, spec.uv_lock, spec.sources), spec.cache, progress)
+    cache = cache_fill.choose(layout, status.env_id, spec.cache, progress)
+    program = uv_tool.ensure(layout, spec.uv_lock, spec.sources)
+    uv = Uv(program, cache, progress, link_mode="copy" if cache == spec.cache else "hardlink")
     aside = layout.envs / f".building-{status.env_id}"
-    record = make(aside, spec, status, uv, progress)
+    record = make(aside, spec, status, uv)
     record["seconds"] = round(time.monotonic() - started, 1)
     files.write_json(aside / fingerprint.RECORD_NAME, record)
     switch(aside, status.path)
+    bytecode.keep(status.path, store_of(spec, status))
+    cache_fill.start(layout, status.env_id, spec.cache)
     clear_aside(layout, status.env_id)
     progress.say(
         f"environment {status.env_id} is complete: {len(record['packages'])} packages, "
@@ -69,8 +84,8 @@ def require_space(layout: Layout, spec: Spec) -> None:
         OpsError: naming the mount.
     """
     size = spec.lock.megabytes << 20
-    filled = spec.cache.is_dir() and any(spec.cache.glob("archive-v*/*"))
-    needs = [(layout.envs, size, "The environment"), (spec.cache, 0 if filled else size, "uv's cache")]
+    cached = 0 if cache_fill.is_filled(spec.cache) else size
+    needs = [(layout.envs, size, "The environment"), (spec.cache, cached, "uv's cache")]
     by_mount: dict[Path, int] = {}
     for path, wanted, what in needs:
         mount = space.mount_of(path)
@@ -87,29 +102,36 @@ def clear_aside(layout: Layout, env_id: str) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def make(aside: Path, spec: Spec, status: Status, uv: Uv, progress: Progress) -> dict[str, Any]:
+def make(aside: Path, spec: Spec, status: Status, uv: Uv) -> dict[str, Any]:
     """Build the environment in `aside` and return its record; what a cache spoiled is cleaned and tried once more."""
-    store = bytecode.store_path(spec.cache, spec.lock.sha256, status.python.version)
     for last_try in (False, True):
-        install(aside, spec, status, uv, progress)
-        bytecode.fix_times(aside)
-        restored = bytecode.restore(aside, store)
+        known = install(aside, spec, status, uv)
         try:
-            record = prove(aside, spec, status, progress)
+            return proved(aside, spec, status, uv, known)
         except DamagedCache as damage:
             if last_try:
                 raise
-            progress.say(f"damaged files in uv's cache, cleaning and building again: {damage.message}")
+            uv.progress.say(f"damaged files in uv's cache, cleaning and building again: {damage.message}")
             uv.run(["cache", "clean", *damage.packages], what="cleaning the cache")
-        except OpsError as error:
-            if last_try or not restored:
-                raise
-            progress.say(f"building again without the kept bytecode: {error.message}")
-            store.unlink(missing_ok=True)
-        else:
-            bytecode.keep(aside, store)
-            return record
     raise AssertionError("unreachable")
+
+
+def proved(aside: Path, spec: Spec, status: Status, uv: Uv, known: Mapping[str, Hashed]) -> dict[str, Any]:
+    """Prove with the bytecode that lies ready; when that fails, once more without it."""
+    try:
+        return prove(aside, spec, status, uv, known)
+    except DamagedCache:
+        raise
+    except OpsError as error:
+        uv.progress.say(f"proving again without the bytecode that was ready: {error.message}")
+        bytecode.drop(aside)
+        store_of(spec, status).unlink(missing_ok=True)
+        return prove(aside, spec, status, uv, known)
+
+
+def store_of(spec: Spec, status: Status) -> Path:
+    """Return where this environment's bytecode is kept."""
+    return bytecode.store_path(spec.cache, spec.lock.sha256, status.python.version)
 
 
 class DamagedCache(OpsError):
@@ -123,8 +145,8 @@ class DamagedCache(OpsError):
         self.packages = packages
 
 
-def install(aside: Path, spec: Spec, status: Status, uv: Uv, progress: Progress) -> None:
-    """Fill `aside` with a new environment: relocatable, copied files, no pip."""
+def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> dict[str, Hashed]:
+    """Fill `aside` with a new environment: relocatable, copied files, no pip. Return what was hashed on the way."""
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(parents=True, exist_ok=True)
     uv.run(
@@ -133,36 +155,48 @@ def install(aside: Path, spec: Spec, status: Status, uv: Uv, progress: Progress)
     )
     lock = without_inherited(spec.lock) if spec.inherits else spec.lock
     parts = sources.plan(lock, spec.sources, python=status.python.short)
-    total = len(lock.pins)
+    site = site_packages(aside)
+    with Early(aside, site, store_of(spec, status)) as early:
+        early.rehearse(
+            uv.cache,
+            {pin.name: pin.version for pin in lock.pins},
+            imported=proof.imported_names(lock),
+            also=[status.python.purelib] * spec.inherits,
+        )
+        fill(aside, spec, parts, uv)
+    inherited = f"{status.python.purelib}\n" if spec.inherits else ""
+    (site / "dflash_environment.pth").write_text(NO_BYTECODE + inherited)
+    (aside / ".lock").unlink(missing_ok=True)
+    bytecode.settle(aside)
+    return early.known
+
+
+def fill(aside: Path, spec: Spec, parts: list[sources.Part], uv: Uv) -> None:
+    """Let one call of uv fetch and install all pins, each package from its one place."""
     for part in parts:
         if part.pins:
-            progress.say(f"installing {len(part.pins)} pins from {sources.without_password(part.index)}")
-            wanted = aside / ".requirements.txt"
-            wanted.write_text(sources.requirement_lines(part.pins))
-            uv.run(
-                [
-                    "pip",
-                    "install",
-                    "--python",
-                    str(aside / "bin/python"),
-                    "--no-deps",
-                    "--require-hashes",
-                    "--python-platform",
-                    spec.lock.platform,
-                    "--only-binary",
-                    ":all:",
-                    *part.options,
-                    "-r",
-                    str(wanted),
-                ],
-                what="installing",
-                watch=site_packages(aside),
-                total=total,
-            )
-            wanted.unlink()
-    inherited = f"{status.python.purelib}\n" if spec.inherits else ""
-    (site_packages(aside) / "dflash_environment.pth").write_text(NO_BYTECODE + inherited)
-    (aside / ".lock").unlink(missing_ok=True)
+            uv.progress.say(f"installing {len(part.pins)} pins from {part.place}")
+    request = uv_request.write(aside / ".request", parts, spec.sources.folders)
+    uv.run(
+        [
+            "pip",
+            "install",
+            "--python",
+            str(aside / "bin/python"),
+            "--no-deps",
+            "--require-hashes",
+            "--python-platform",
+            spec.lock.platform,
+            "--only-binary",
+            ":all:",
+            *request.arguments,
+        ],
+        what="installing",
+        environment=request.environment,
+        watch=site_packages(aside),
+        total=sum(len(part.pins) for part in parts),
+    )
+    shutil.rmtree(aside / ".request")
 
 
 def without_inherited(lock: Lock) -> Lock:
@@ -175,21 +209,21 @@ def site_packages(env: Path) -> Path:
     return next((env / "lib").glob("python3*/site-packages"))
 
 
-def prove(aside: Path, spec: Spec, status: Status, progress: Progress) -> dict[str, Any]:
+def prove(aside: Path, spec: Spec, status: Status, uv: Uv, known: Mapping[str, Hashed]) -> dict[str, Any]:
     """Prove the environment in a new process, fingerprint it, and return its record without `seconds`.
 
     Raises:
         DamagedCache: files differ from their wheels.
         OpsError: the proof failed.
     """
-    progress.say("proving: new processes import every package" + (" and use every GPU" if spec.lock.cuda else ""))
+    uv.progress.say("proving: new processes import every package" + (" and use every GPU" if spec.lock.cuda else ""))
     python = aside / "bin/python"
     halves = proof.start(
-        python, spec.lock, gpu=bool(spec.lock.cuda) and spec.prove_gpus, environment=plain_environment()
+        python, spec.lock, gpu=bool(spec.lock.cuda) and spec.prove_gpus, environment=child_environment()
     )
     site = site_packages(aside)
     try:
-        first = fingerprint.manifest(aside)
+        first = fingerprint.manifest(aside, known=known, bytecode=False)
         prefix = f"{site.relative_to(aside).as_posix()}/"
         problems = fingerprint.record_problems(site, first, prefix=prefix)
         if problems:
@@ -204,7 +238,7 @@ def prove(aside: Path, spec: Spec, status: Status, progress: Progress) -> dict[s
     facts["executable"] = facts["executable"].replace(str(aside), str(status.path))
     facts.get("torch", {}).update(file=facts.get("torch", {}).get("file", "").replace(str(aside), str(status.path)))
     for text in proof.losses(facts, spec.lock):
-        progress.say(f"note: {text}")
+        uv.progress.say(f"note: {text}")
     return {
         "env_id": status.env_id,
         "profile": spec.profile,
@@ -212,12 +246,12 @@ def prove(aside: Path, spec: Spec, status: Status, progress: Progress) -> dict[s
         "platform": f"{spec.lock.platform}",
         "built_at": time.time(),
         "uv": uv_tool.pinned(spec.uv_lock).version,
-        "base": base_record(status.python),
+        "base": environment_record.base_record(status.python),
         "proof": facts,
         "fingerprint": fingerprint.fingerprint(everything),
         "bytes": sum(row[0] for row in everything.values()),
-        "packages": package_rows(site, spec),
-        "inherited": inherited_record(status.python) if spec.inherits else {},
+        "packages": environment_record.package_rows(site, spec.lock, uv.cache),
+        "inherited": environment_record.inherited_record(status.python) if spec.inherits else {},
         "files": everything,
     }
 
@@ -244,68 +278,6 @@ def damaged_packages(site: Path, problems: list[str]) -> list[str]:
         if any(f"/{name}" in text for name in names if name):
             found.append(record.parent.name.partition("-")[0].replace("_", "-"))
     return found
-
-
-def base_record(python: Interpreter) -> dict[str, Any]:
-    return {
-        "asked": str(python.path),
-        "executable": str(python.executable),
-        "version": python.version,
-        "customize": fingerprint.stat_base(python.customize),
-    }
-
-
-def inherited_record(python: Interpreter) -> dict[str, Any]:
-    """Record the image's packages: names, versions, and the files of those that are used."""
-    names = sorted(inherited_of(python))
-    rows = inherited_files(python, names)
-    hashes = fingerprint.digests(python.purelib, rows)
-    return {
-        "packages": names,
-        "distributions": python.distributions,
-        "files": {name: [*row, hashes[name]] for name, row in rows.items()},
-    }
-
-
-def package_rows(site: Path, spec: Spec) -> list[dict[str, str]]:
-    """Return name, version and wheel hash of each installed package."""
-    pins = {(pin.name, pin.version): pin for pin in spec.lock.pins}
-    rows = []
-    for name, version in sorted(fingerprint.packages(site).items()):
-        pin = pins.get((lockfile.normalized(name), version))
-        rows.append(
-            {"name": name, "version": version, "wheel_sha256": wheel_hash(spec.cache, site, pin) if pin else ""}
-        )
-    return rows
-
-
-def wheel_hash(cache: Path, site: Path, pin: lockfile.Pin) -> str:
-    """Return which of a pin's hashes was installed, from uv's notes in its cache; the only one when there is one."""
-    if len(pin.hashes) == 1:
-        return pin.hashes[0]
-    folder = next(site.glob(f"{pin.name.replace('-', '_')}-{pin.version}.dist-info"), None)
-    tags = set((folder / "WHEEL").read_text().split()) if folder else set()
-    for depth in ("*", "*/*"):
-        for note in cache.glob(f"wheels-v*/{depth}/{pin.name}/{pin.version}-*"):
-            if note.suffix in (".http", ".rev"):
-                data = note.read_bytes()
-                found = next((one for one in pin.hashes if one.encode() in data), "")
-                if found and any(expanded(tag.decode()) & tags for tag in WHEEL_TAG.findall(data)):
-                    return found
-    return ""
-
-
-def expanded(tag: str) -> set[str]:
-    """Return the single tags of a compressed one: `py2.py3-none-any` is two."""
-    parts = tag.split("-")
-    if len(parts) != 3:
-        return set()
-    return {
-        f"{python}-{abi}-{system}"
-        for python in parts[0].split(".")
-        for abi in parts[1].split(".")
-        for system in parts[2].split(".")
-    }
 
 
 def switch(aside: Path, place: Path) -> None:

@@ -11,7 +11,7 @@ import csv
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,13 @@ class Drift:
         return f"{self.kind}: {self.path} ({self.detail})"
 
 
-def scan(top: Path) -> dict[str, os.stat_result]:
-    """Return each file and link below `top` with its stat, without env.json."""
+def scan(top: Path, *, bytecode: bool = True) -> dict[str, os.stat_result]:
+    """Return each file and link below `top` with its stat, without env.json.
+
+    Args:
+        top: the environment.
+        bytecode: look into `__pycache__` too; not while a python writes there, whose files come and go.
+    """
     found: dict[str, os.stat_result] = {}
     waiting = [("", str(top))]
     while waiting:
@@ -47,6 +52,8 @@ def scan(top: Path) -> dict[str, os.stat_result]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
+                    if entry.name == "__pycache__" and not bytecode:
+                        continue
                     waiting.append((f"{prefix}{entry.name}/", entry.path))
                 else:
                     found[prefix + entry.name] = entry.stat(follow_symlinks=False)
@@ -78,10 +85,36 @@ def digests(top: Path, names: Iterable[str], *, threads: int | None = None) -> d
         return dict(pair for pairs in pool.map(part_digests, parts) for pair in pairs)
 
 
-def manifest(top: Path) -> Manifest:
-    """Return the manifest of everything below `top`."""
-    stats = scan(top)
-    hashes = digests(top, stats)
+@dataclasses.dataclass(frozen=True)
+class Hashed:
+    """A file that was hashed before, and what tells that it was not written to since.
+
+    Args:
+        stamp: its size, mtime, ctime and inode when it was hashed; the kernel moves ctime at every change.
+        sha256: of its bytes.
+    """
+
+    stamp: tuple[int, int, int, int]
+    sha256: str
+
+
+def stamp(stat: os.stat_result) -> tuple[int, int, int, int]:
+    """Return what differs as soon as a file was written to or replaced."""
+    return (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+
+
+def hashed(path: str) -> Hashed:
+    """Hash a file that others may be writing: its stamp is the one from before the first byte was read."""
+    before = os.lstat(path)
+    return Hashed(stamp(before), digest(path))
+
+
+def manifest(top: Path, *, known: Mapping[str, Hashed] | None = None, bytecode: bool = True) -> Manifest:
+    """Return the manifest of what is below `top`; a file is hashed unless it is `known` and was not touched since."""
+    stats = scan(top, bytecode=bytecode)
+    known = known or {}
+    held = {name: known[name].sha256 for name in stats.keys() & known.keys() if known[name].stamp == stamp(stats[name])}
+    hashes = {**held, **digests(top, stats.keys() - held.keys())}
     return {name: [stats[name].st_size, stats[name].st_mtime_ns, hashes[name]] for name in sorted(stats)}
 
 

@@ -6,11 +6,11 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .errors import OpsError
-from .jobs import Progress, plain_environment
+from .jobs import Progress, child_environment
 from .sources import without_password
 
 SAY_SECONDS = 5.0
@@ -24,9 +24,9 @@ NETWORK = re.compile(
 )
 
 
-def uv_environment(cache: Path) -> dict[str, str]:
+def uv_environment(cache: Path, *, link_mode: str = "copy") -> dict[str, str]:
     """Return uv's explicit environment: no configuration file, no python of its own, the system's certificates."""
-    return plain_environment(
+    return child_environment(
         {
             "UV_CACHE_DIR": str(cache),
             "UV_NO_CONFIG": "1",
@@ -34,7 +34,7 @@ def uv_environment(cache: Path) -> dict[str, str]:
             "UV_SYSTEM_CERTS": "1",
             "UV_NO_PROGRESS": "1",
             "UV_HTTP_TIMEOUT": "90",
-            "UV_LINK_MODE": "copy",
+            "UV_LINK_MODE": link_mode,
             "NO_COLOR": "1",
         }
     )
@@ -53,14 +53,23 @@ def written_megabytes(pid: int) -> int:
 class Uv:
     """Runs uv. Thread: one reader for its output. Ends with the call."""
 
-    def __init__(self, program: Path, cache: Path, progress: Progress) -> None:
+    def __init__(self, program: Path, cache: Path, progress: Progress, *, link_mode: str = "copy") -> None:
         self.program = program
         self.cache = cache
+        self.link_mode = link_mode
         self.progress = progress
         self.output: list[str] = []
 
-    def run(self, arguments: Sequence[str], *, what: str, watch: Path | None = None, total: int = 0) -> None:
-        """Run uv with arguments; show how far it is while `watch` (a site-packages folder) fills.
+    def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        what: str,
+        environment: Mapping[str, str] | None = None,
+        watch: Path | None = None,
+        total: int = 0,
+    ) -> None:
+        """Run uv with arguments and, beside its own, an environment; show how far `watch` (site-packages) is filled.
 
         What the network broke is done again after a pause: what was fetched whole is kept in the cache.
 
@@ -68,7 +77,7 @@ class Uv:
             OpsError: uv failed; with its own words and a remedy.
         """
         for pause in (*NETWORK_PAUSES, None):
-            code = self._once(arguments, what, watch, total)
+            code = self._once(arguments, environment or {}, what, watch, total)
             if code == 0:
                 return
             if pause is None or not GAVE_UP.search("\n".join(self.output)):
@@ -76,7 +85,9 @@ class Uv:
             self.progress.say(f"{what}: the network failed ({last_words(self.output)}); again in {pause:g} s")
             time.sleep(pause)
 
-    def _once(self, arguments: Sequence[str], what: str, watch: Path | None, total: int) -> int:
+    def _once(
+        self, arguments: Sequence[str], environment: Mapping[str, str], what: str, watch: Path | None, total: int
+    ) -> int:
         self.output = []
         child = subprocess.Popen(
             [str(self.program), *arguments],
@@ -86,7 +97,7 @@ class Uv:
             text=True,
             errors="replace",
             cwd="/",
-            env=uv_environment(self.cache),
+            env={**uv_environment(self.cache, link_mode=self.link_mode), **environment},
         )
         reader = threading.Thread(target=self._read, args=(child,), daemon=True)
         reader.start()

@@ -111,6 +111,12 @@ def plain_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, **base, **(extra or {})}
 
 
+def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return a plain environment for what must not outlive this job: with the mark by which a rerun finds it."""
+    mark = os.environ.get(JOB_MARK)
+    return plain_environment({**({JOB_MARK: mark} if mark else {}), **(extra or {})})
+
+
 def package_sources() -> dict[str, bytes]:
     """Return the files of this very package, from its folder or from the archive Ansible sent."""
     top = importlib.resources.files(__package__)

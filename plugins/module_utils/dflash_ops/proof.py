@@ -16,7 +16,8 @@ SECONDS = 900.0
 # Runs in the environment. Prints one JSON object in its last line. First argument: "torch" imports torch and what
 # needs it, "rest" the others; second: the packages to import; third: "gpu" to compute on every GPU.
 SCRIPT = r"""
-import importlib, importlib.metadata, json, os, sys, time, warnings
+import gc, importlib, importlib.metadata, json, os, sys, time, warnings
+gc.disable()
 sys.dont_write_bytecode = False
 warnings.simplefilter("ignore")
 HEAVY = ("torch", "transformers", "accelerate", "triton", "fla-core", "flash-linear-attention", "safetensors")

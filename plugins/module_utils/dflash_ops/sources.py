@@ -31,17 +31,22 @@ class Sources:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Pins that one uv call installs, and its options for where to look.
+    """Pins that come from one place.
 
     Args:
-        pins: what to install.
-        options: uv's --find-links, --no-index and --default-index.
-        index: the index in words, for messages; may hold a password.
+        pins: what comes from there.
+        index: its URL, which may hold a password; empty for the default index, `none` for folders only.
+        own: the index is asked for these pins and no others.
     """
 
     pins: tuple[Pin, ...]
-    options: tuple[str, ...]
     index: str
+    own: bool
+
+    @property
+    def place(self) -> str:
+        """Say where that is, for messages."""
+        return {"": "the default index", OFF: "folders only"}.get(self.index, without_password(self.index))
 
 
 def folders_of_this_machine() -> tuple[Path, ...]:
@@ -84,7 +89,6 @@ def plan(lock: Lock, sources: Sources, *, python: str) -> list[Part]:
         OpsError: an index is turned off and no folder has the wheel.
     """
     wheels = wheel_names(sources.folders)
-    folders = tuple(word for folder in sources.folders for word in ("--find-links", str(folder)))
     groups: dict[str, list[Pin]] = {}
     plain: list[Pin] = []
     for pin in lock.pins:
@@ -99,8 +103,8 @@ def plan(lock: Lock, sources: Sources, *, python: str) -> list[Part]:
         else:
             url = sources.index_urls.get(pin.name, lock.indexes[pin.name])
             groups.setdefault(_required(url, pin, python), []).append(pin)
-    parts = [Part(tuple(pins), (*folders, "--default-index", url), url) for url, pins in groups.items()]
-    return [*parts, _plain_part(plain, sources, folders)]
+    parts = [Part(tuple(pins), url, own=True) for url, pins in groups.items()]
+    return [*parts, Part(tuple(plain), sources.index_urls.get(DEFAULT, ""), own=False)]
 
 
 def _required(url: str, pin: Pin, python: str) -> str:
@@ -111,13 +115,6 @@ def _required(url: str, pin: Pin, python: str) -> str:
             remedy="name an index, or a folder with the wheel",
         )
     return url
-
-
-def _plain_part(pins: list[Pin], sources: Sources, folders: tuple[str, ...]) -> Part:
-    url = sources.index_urls.get(DEFAULT, "")
-    if url == OFF:
-        return Part(tuple(pins), (*folders, "--no-index"), "no index")
-    return Part(tuple(pins), (*folders, "--default-index", url) if url else folders, url or "the default index")
 
 
 def requirement_lines(pins: Sequence[Pin]) -> str:

@@ -1,4 +1,7 @@
-"""Get the pinned uv onto the box, checked by hash: from a folder of wheels, or from an index, without pip."""
+"""Get the pinned uv onto the box, checked by hash: from a folder of wheels, or from an index, without pip.
+
+Where no index is named, the controller fetches the wheel with its own pip and pushes it into the wheelhouse on the box.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,6 @@ from .errors import OpsError
 from .lockfile import Pin, parse
 from .paths import Layout
 from .sources import DEFAULT, OFF, Sources, without_password
-
-MAIN_INDEX = "https://pypi.org/simple"
 
 
 def pinned(lock_text: str) -> Pin:
@@ -65,7 +66,16 @@ def ensure(layout: Layout, lock_text: str, sources: Sources) -> Path:
 
 
 def index_url(index_urls: Mapping[str, str]) -> str:
-    return index_urls.get("uv") or index_urls.get(DEFAULT) or MAIN_INDEX
+    """Return the index that was named for uv; empty when none was."""
+    return index_urls.get("uv") or index_urls.get(DEFAULT) or ""
+
+
+def is_wanted(layout: Layout, lock_text: str, sources: Sources) -> bool:
+    """Tell whether the controller has to bring uv's wheel: it is not here, in no folder, and no index is named."""
+    pin = pinned(lock_text)
+    if index_url(sources.index_urls) or works(place(layout, pin), pin.version):
+        return False
+    return not any(fits(path.name, pin) for folder in sources.folders for path in folder.glob("uv-*.whl"))
 
 
 def fits(name: str, pin: Pin) -> bool:
@@ -130,10 +140,10 @@ def fetch(url: str) -> bytes:
 
 def from_index(index: str, pin: Pin) -> bytes:
     """Return the wheel that fits this machine from a simple index."""
-    if index == OFF:
+    if index in ("", OFF):
         raise OpsError(
             f"uv=={pin.version} has no source: no index, and no folder has its wheel.",
-            remedy="put it into the wheelhouse with `make wheelhouse`",
+            remedy="name an index (python_env_index_urls), or push a wheelhouse (`make wheelhouse`)",
         )
     page = f"{index.rstrip('/')}/uv/"
     links = Links()
