@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The box, the run that is meant, what a trainer process is made of, and what modules that only read have."""
+    """The box, the run that is meant, the lock of an environment, what a trainer process is made of, and what modules that only read have."""
 
     DOCUMENTATION = r"""
 options:
@@ -23,10 +23,35 @@ options:
 author: DFlash operations
 """
 
+    LOCK = r"""
+options:
+  profile:
+    description: V(cpu), V(cu128), or V(preinstalled) for an image that brings the pinned torch.
+    type: str
+    choices: [cpu, cu128, preinstalled]
+    required: true
+  lock:
+    description: The lock's text. The action plugin reads it from O(lock_file).
+    type: str
+    default: ""
+  lock_name:
+    description: The lock's name in messages.
+    type: str
+    default: lock
+  lock_file:
+    description: The lock on the controller. Only the action plugin reads this.
+    type: str
+    default: ""
+  python:
+    description: Path or version of the interpreter to build on; empty for the first one that the lock has files for.
+    type: str
+    default: ""
+"""
+
     SELECTION = r"""
 options:
   env_id:
-    description: Environment whose Python runs the trainer.
+    description: Environment whose Python runs the trainer; empty where it is still to be named.
     type: str
     default: ""
   release_id:

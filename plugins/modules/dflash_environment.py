@@ -9,31 +9,10 @@ description:
   - Looks whether the environment of a lock is on the box and compares it with its record, in one call.
   - With O(start=true) what is missing is built by a job that outlives the call; the action plugin of the same name
     sends what lies on the controller, starts the job and prints its lines.
-extends_documentation_fragment: [dflash_box]
+extends_documentation_fragment: [dflash_box, dflash_box.lock]
 options:
-  profile:
-    description: V(cpu), V(cu128), or V(preinstalled) for an image that brings the pinned torch.
-    type: str
-    choices: [cpu, cu128, preinstalled]
-    required: true
-  lock:
-    description: The lock's text. The action plugin reads it from O(lock_file).
-    type: str
-    default: ""
-  lock_name:
-    description: The lock's name in messages.
-    type: str
-    default: lock
-  lock_file:
-    description: The lock on the controller. Only the action plugin reads this.
-    type: str
-    default: ""
   uv_lock:
     description: Text of uv's own lock. The action plugin reads it from the file beside O(lock_file).
-    type: str
-    default: ""
-  python:
-    description: Path or version of the interpreter to build on; empty for the first one that the lock has files for.
     type: str
     default: ""
   index_urls:

@@ -8,29 +8,8 @@ short_description: The names of the environment and the release that are asked f
 description:
   - Names both without comparing them with their records, and says which later steps have no work left, in one call.
     What uses them looks whether they are there and unchanged.
-extends_documentation_fragment: [dflash_box]
+extends_documentation_fragment: [dflash_box, dflash_box.lock, dflash_box.selection]
 options:
-  profile:
-    description: V(cpu), V(cu128), or V(preinstalled) for an image that brings the pinned torch.
-    type: str
-    choices: [cpu, cu128, preinstalled]
-    required: true
-  lock_file:
-    description: The lock on the controller. Only the action plugin reads this.
-    type: str
-    default: ""
-  lock:
-    description: The lock's text. The action plugin reads it from O(lock_file).
-    type: str
-    default: ""
-  lock_name:
-    description: The lock's name in messages.
-    type: str
-    default: lock
-  python:
-    description: Path or version of the interpreter to build on; empty for the first one that the lock has files for.
-    type: str
-    default: ""
   version:
     description: Commit, branch or tag of the checkout. Only the action plugin reads this.
     type: str
@@ -39,23 +18,6 @@ options:
     description: Take files of trainer/ that are not committed. Only the action plugin reads this.
     type: bool
     default: false
-  release_id:
-    description: The release's name. The action plugin finds it.
-    type: str
-    default: ""
-  config:
-    description: TOML file below the release's C(configs).
-    type: str
-    default: ""
-  overrides:
-    description: C(section.key=value) words laid over the file.
-    type: list
-    elements: str
-    default: []
-  environment:
-    description: Further variables of the trainer, none of them secret.
-    type: dict
-    default: {}
 attributes:
   check_mode:
     description: Nothing is ever changed.
@@ -99,7 +61,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "python": {"type": "str", "default": ""},
     "version": {"type": "str", "default": "HEAD"},
     "allow_dirty": {"type": "bool", "default": False},
-    **{name: SELECTION[name] for name in ("release_id", "config", "overrides", "environment")},
+    **SELECTION,
 }
 
 # What only a build reads.
