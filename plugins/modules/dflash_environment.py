@@ -139,7 +139,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import run_module
 from ansible.module_utils.dflash_ops import (
     environment,
-    environment_build,  # the job's code travels with the module
+    environment_build,
     interpreters,
     jobs,
     uv_tool,
@@ -178,6 +178,8 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         interpreters.require_installable(list(status.missing_packages))
     if status.state == "drifted" and not spec.heal:
         raise environment.refusal(status)
+    if status.state == "missing" or (status.state == "drifted" and spec.heal):
+        environment_build.require_possible(layout, spec)
     result: dict[str, Any] = {
         "env_id": status.env_id, "folder": str(status.path), "state": status.state, "losses": list(status.losses),
         "python": str(status.path / "bin/python"), "drift": [dataclasses.asdict(one) for one in status.drift],

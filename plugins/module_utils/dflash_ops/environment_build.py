@@ -77,6 +77,16 @@ def build(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     return summary(layout, status.env_id, changed=True)
 
 
+def require_possible(layout: Layout, spec: Spec) -> None:
+    """Refuse what cannot be built before a wheel is pushed or a job started.
+
+    Raises:
+        OpsError: a folder of wheels is not there, or there is no space.
+    """
+    sources.wheel_names(spec.sources.folders)
+    require_space(layout, spec)
+
+
 def require_space(layout: Layout, spec: Spec) -> None:
     """Refuse before anything is written when the environment or uv's cache will not fit.
 
@@ -175,7 +185,7 @@ def fill(aside: Path, spec: Spec, parts: list[sources.Part], uv: Uv) -> None:
     """Let one call of uv fetch and install all pins, each package from its one place."""
     for part in parts:
         if part.pins:
-            uv.progress.say(f"installing {len(part.pins)} pins from {part.place}")
+            uv.progress.say(f"installing {names_in(part)} packages from {part.place}")
     request = uv_request.write(aside / ".request", parts, spec.sources.folders)
     uv.run(
         [
@@ -194,9 +204,14 @@ def fill(aside: Path, spec: Spec, parts: list[sources.Part], uv: Uv) -> None:
         what="installing",
         environment=request.environment,
         watch=site_packages(aside),
-        total=sum(len(part.pins) for part in parts),
+        total=sum(names_in(part) for part in parts),
     )
     shutil.rmtree(aside / ".request")
+
+
+def names_in(part: sources.Part) -> int:
+    """Count the packages of a part; one may have a pin for each of several pythons."""
+    return len({pin.name for pin in part.pins})
 
 
 def without_inherited(lock: Lock) -> Lock:
