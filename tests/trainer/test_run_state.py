@@ -34,3 +34,8 @@ def test_the_length_of_a_run_is_known_after_it_ended(tiny: TinyRun) -> None:
     tiny.train("run", "optimizer.max_steps=2")
     told = state_of(tiny.folder / "run")
     assert (told["phase"], told["step"], told["total_steps"]) == ("finished", 2, 2)
+    phases = told["phases"]
+    assert isinstance(phases, list)
+    assert [name for name, _ in phases] == ["imports", "dataset", "target_weights", "compile"]
+    assert "samples, " in phases[1][1]
+    assert phases[2][1] == "target[0] layer 2/2", "what it came to, however quick it was"

@@ -63,6 +63,26 @@ def test_only_alive_and_finished_are_well() -> None:
     ]
 
 
+def test_news_tells_phases_that_were_over_between_two_looks() -> None:
+    seen = {"phase": "imports", "phase_text": "imports torch 2", "phases": [["imports", "torch 2"]]}
+    later = {
+        "phase": "compile",
+        "phase_text": "compile every shape",
+        "phases": [
+            ["imports", "torch 2"],
+            ["dataset", "48 samples, 12 batches an epoch"],
+            ["target_weights", "target[0] layer 30/30"],
+            ["compile", "every shape"],
+        ],
+    }
+    assert life.news(seen, later) == [
+        "dataset: 48 samples, 12 batches an epoch",
+        "target_weights: target[0] layer 30/30",
+        "compile: every shape",
+    ]
+    assert life.news(later, later) == []
+
+
 def test_news_tells_each_phase_once() -> None:
     first = {"pid": 7, "python": "/e/bin/python", "phase": "dataset", "phase_text": "dataset 12 samples", "step": None}
     assert life.news({}, first) == ["process 7 lives: /e/bin/python", "dataset: 12 samples"]

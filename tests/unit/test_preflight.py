@@ -55,6 +55,18 @@ def test_held_gpu_is_named(box: Box) -> None:
     assert names(found) == ["gpu-held", "gpu-held"]
 
 
+def test_case_51_a_real_allocation_is_made_and_its_failure_named(box: Box) -> None:
+    site = next((box.layout.env("e1") / "lib").glob("python3.*")) / "site-packages"
+    (site / "torch.py").write_text("def ones(*a, **k):\n    raise RuntimeError('CUDA unknown error')\n")
+    found = preflight.look(box.layout, box.select("test.gpus=2"), session="dflash", survey=h200(2))
+    assert [item["message"].split(":")[0] for item in found.problems] == [
+        "GPU 0 takes no allocation",
+        "GPU 1 takes no allocation",
+    ]
+    if not Path("/dev/nvidia-uvm").exists():
+        assert names(found) == ["uvm-missing", "uvm-missing"]
+
+
 def test_case_64_wandb_online_without_a_key_is_refused_and_offline_is_not(box: Box) -> None:
     online = preflight.look(box.layout, box.select("logging.wandb=online"), session="dflash")
     assert names(online) == ["secret-missing"]
@@ -102,6 +114,17 @@ def test_case_61_full_disk_is_told_and_the_last_checkpoint_kept(box: Box) -> Non
     told = status.snapshot(box.layout)
     assert [item["name"] for item in told["problems"]] == ["failed", "disk-full"]
     assert told["checkpoint"]["step"] == 5
+
+
+def test_case_61_checkpoints_that_fail_are_told_until_one_is_written(box: Box) -> None:
+    run = box.launch("optimizer.max_steps=400", "test.pause=0.2")
+    until(lambda: runs.checkpoint_steps(run) == [5])
+    rows = [{"step": step, "checkpoint_failures": int(step > 11)} for step in range(1, 15)]
+    told = status.snapshot(box.layout)
+    named = [item["name"] for item in status.live_problems(told, rows)]
+    assert named == ["checkpoints-fail"]
+    assert status.live_problems({**told, "checkpoint": {"step": 15}}, [*rows, {**rows[-1], "step": 15}]) == []
+    assert status.live_problems(told, rows[:11]) == []
 
 
 def test_case_60_damaged_checkpoint_is_told_and_the_complete_one_counts(box: Box) -> None:

@@ -114,7 +114,7 @@ def _check(config: Config, options: TrainOptions, folder: Path, state: RunState)
     if not config.data.path:
         raise InputError("data.path is empty", "name the folder that prepare made")
     dataset = open_dataset(config)
-    _say(f"dataset: {len(dataset.train)} samples, {dataset.train_plan.batches_per_epoch} batches an epoch")
+    state.found(f"{len(dataset.train)} samples, {dataset.train_plan.batches_per_epoch} batches an epoch")
     shape = read_shape(locate(config.target.path))
     check_against_target(config, shape)
     check_space(options.run_dir / "checkpoints", checkpoint_bytes(config, shape))

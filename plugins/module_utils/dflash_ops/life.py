@@ -110,6 +110,7 @@ def news(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         lines.append(f"process {now['pid']} lives: {now.get('python') or 'starting'}")
     if now.get("torch") and now.get("torch") != before.get("torch"):
         lines.append(f"torch is {now['torch']}")
+    lines += missed(before, now)
     phase = now.get("phase")
     if (
         phase
@@ -120,6 +121,13 @@ def news(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     if now.get("steps_seen") and now.get("step") != before.get("step"):
         lines.append(step_line(now))
     return lines
+
+
+def missed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what phases came to that were over between two looks, or ended otherwise than last seen."""
+    shown = list(before.get("phases") or ())
+    over = [one for one in now.get("phases") or () if one[0] != now.get("phase")]
+    return [f"{phase}: {detail}" for phase, detail in over if [phase, detail] not in shown]
 
 
 def step_line(now: Mapping[str, Any]) -> str:

@@ -202,6 +202,7 @@ def _of_run(layout: Layout, run: runs.Run, found: gpus.Survey, stall_seconds: fl
         "seconds": round(float(ended.get("finished_at") or now) - float(run.record.get("started_at") or now)),
         "phase": state.get("phase"),
         "phase_text": phase_text(run),
+        "phases": state.get("phases") or [],
         "step": last.get("step", state.get("step")),
         "total_steps": runs.total_steps(run),
         "epoch": last.get("epoch"),
@@ -421,8 +422,26 @@ def live_problems(answer: dict[str, Any], rows: Sequence[dict[str, Any]]) -> lis
                 "check the object store; local checkpoints are kept",
             )
         )
+    if checkpoints_fail(answer, rows):
+        listed.append(
+            problem(
+                "checkpoints-fail",
+                f"{rows[-1]['checkpoint_failures']} checkpoints could not be written; training goes on, and the last "
+                "good one is kept",
+                f"read {answer.get('log')} for the reason; playbooks/prune.yml frees space",
+            )
+        )
     expected, pace = answer.get("expected_tok_s"), answer.get("tok_s")
     return listed if not (expected and pace and len(rows) >= metrics.WINDOW) else [*listed, *slow(answer)]
+
+
+def checkpoints_fail(answer: dict[str, Any], rows: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether a checkpoint failed and none was written since: the count rose after the newest one on the disk."""
+    newest = int((answer.get("checkpoint") or {}).get("step") or 0)
+    nothing: dict[str, Any] = {}
+    before = next((row for row in reversed(rows) if int(row["step"]) <= newest), nothing)
+    last = rows[-1] if rows else nothing
+    return int(last.get("checkpoint_failures") or 0) > int(before.get("checkpoint_failures") or 0)
 
 
 def slow(answer: dict[str, Any], *, tolerance: float = 0.8) -> list[dict[str, str]]:

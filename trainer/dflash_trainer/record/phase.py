@@ -21,6 +21,7 @@ Phase = Literal[
     "stopped",
     "failed",
 ]
+_BEFORE_TRAINING = ("imports", "dataset", "target_weights", "compile")
 _SECONDS_BETWEEN = 0.5
 
 
@@ -33,6 +34,7 @@ class RunState:
         self._phase: Phase = "imports"
         self.step = 0
         self.total_steps = 0  # known from the first step on, and kept in every later phase
+        self._came_to: dict[str, str] = {}  # last detail of each phase before the training, for whoever looks seldom
 
     def enter(self, phase: Phase, detail: str, *, done: int = 0, total: int = 0) -> None:
         """A new phase: printed, and written at once."""
@@ -40,8 +42,14 @@ class RunState:
         print(f"phase {phase}: {detail}", flush=True)
         self._write(detail, done, total)
 
+    def found(self, detail: str) -> None:
+        """What a phase came to: printed, and written at once."""
+        print(f"{self._phase}: {detail}", flush=True)
+        self._write(detail, 0, 0)
+
     def advance(self, detail: str, *, done: int, total: int) -> None:
         """Progress within the phase; written at most twice a second."""
+        self._keep(detail)
         if time.monotonic() - self._written >= _SECONDS_BETWEEN:
             self._write(detail, done, total)
 
@@ -50,7 +58,12 @@ class RunState:
         print(text, flush=True)
         self.advance(text, done=0, total=0)
 
+    def _keep(self, detail: str) -> None:
+        if self._phase in _BEFORE_TRAINING:
+            self._came_to[self._phase] = detail
+
     def _write(self, detail: str, done: int, total: int) -> None:
+        self._keep(detail)
         if self._file is None:
             return
         self._written = time.monotonic()
@@ -63,6 +76,7 @@ class RunState:
             "total_steps": self.total_steps,
             "pid": os.getpid(),
             "updated_at": time.time(),
+            "phases": list(self._came_to.items()),
         }
         try:
             write_json(self._file, state, sync=False)
