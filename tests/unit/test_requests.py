@@ -179,6 +179,16 @@ def test_a_rollback_that_would_be_refused_stops_nothing(box: Box) -> None:
         rollback_request.plan(box.layout, "", {})
 
 
+def test_a_rollback_to_what_was_changed_by_hand_says_how_that_is_healed(box: Box) -> None:
+    good = runs.load(box.layout, ensure(box, "optimizer.max_steps=12", "test.pause=0")["run_id"])
+    until(lambda: (good.folder / "exit.json").exists())
+    (box.layout.release("r1") / "trainer/dflash_trainer/__init__.py").write_text("patched = True\n")
+    with pytest.raises(OpsError, match=r"trainer_release_heal=true.*in a checkout of r1") as refused:
+        rollback_request.plan(box.layout, good.run_id, {})
+    assert "__init__.py" in refused.value.message
+    assert "python_env_heal" not in str(refused.value)
+
+
 def test_cold_cache_is_said_and_refused_without_a_prewarm(box: Box) -> None:
     with pytest.raises(OpsError, match="cache-cold: the compile cache is cold"):
         ensure(box, allow_cold=False)

@@ -55,11 +55,13 @@ def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
     """
     selection = Selection.from_record(entry)
     trainer_command.check_present(layout, selection)
-    changed = [*drift.of_environment(layout, selection.env_id), *drift.of_release(layout, selection.release_id)]
-    if changed:
+    environment = drift.of_environment(layout, selection.env_id)
+    release = drift.of_release(layout, selection.release_id)
+    if environment or release:
+        heal = [drift.HEAL_ENVIRONMENT] * bool(environment) + [drift.HEAL_RELEASE] * bool(release)
         raise OpsError(
-            f"{entry['run_id']} cannot be launched as it was: {'; '.join(changed[:10])}.",
-            remedy="heal the environment (-e python_env_heal=true) or place the release again, then roll back",
+            f"{entry['run_id']} cannot be launched as it was: {'; '.join([*environment, *release][:10])}.",
+            remedy=f"{' and '.join(heal)}, in a checkout of {selection.release_id} when yours is another one; then roll back",
         )
     where = cache.place_of(entry)
     archive = cache_archive.find(layout, where.cache_id)
