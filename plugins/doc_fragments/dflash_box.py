@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The box, the run that is meant, the lock of an environment, what a trainer process is made of, and what modules that only read have."""
+    """The box, a run, the lock of an environment, what a trainer is made of, and what modules that only read have."""
 
     DOCUMENTATION = r"""
 options:
