@@ -61,7 +61,8 @@ def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
         heal = [drift.HEAL_ENVIRONMENT] * bool(environment) + [drift.HEAL_RELEASE] * bool(release)
         raise OpsError(
             f"{entry['run_id']} cannot be launched as it was: {'; '.join([*environment, *release][:10])}.",
-            remedy=f"{' and '.join(heal)}, in a checkout of {selection.release_id} when yours is another one; then roll back",
+            remedy=f"{' and '.join(heal)}, in a checkout of {selection.release_id} when yours is another one; "
+            "then roll back",
         )
     where = cache.place_of(entry)
     archive = cache_archive.find(layout, where.cache_id)
