@@ -93,6 +93,16 @@ def test_samples_without_answer_or_with_foreign_ids_are_left_out(tiny: TinyRun) 
     assert tiny.rows("run")[-1]["skipped_samples"] == 3
 
 
+def test_batches_with_some_unusable_samples_are_no_run_of_bad_batches(tiny: TinyRun, nan_states: set) -> None:
+    """A fifth of a dataset is cut before its answers, and a sample is NaN: every large batch has some, and trains."""
+    rows = [(f"s{n}", [n % 50 + 1] * 14, [0] * 14 if n % 5 == 0 else [0, 0] + [1] * 12) for n in range(400)]
+    add_file(tiny.folder / "train", rows)
+    nan_states.add((3, 3, 3, 3))
+    assert tiny.train("run", "data.batch_tokens=512", "optimizer.max_steps=10") == ExitCode.FINISHED
+    last = tiny.rows("run")[-1]
+    assert last["skipped_samples"] > 50 and last["skipped_batches"] == 0
+
+
 def test_case_68_cut_arrow_file_is_refused_by_name_before_anything_heavy(
     tiny: TinyRun, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -38,6 +39,15 @@ BAD = {
     "s3": ("checkpoint.s3_uri=http://x", ["checkpoint.s3_uri", "http://x", "s3://bucket/prefix"]),
     "layers order": ("drafter.target_layer_ids=[3,1]", ["drafter.target_layer_ids", "not ascending"]),
     "not key=value": ("optimizer", ["--set", "'optimizer'", "section.key=value"]),
+    "seed too large": ("runtime.seed=99999999999", ["runtime.seed", "99999999999", "from 0 to 4294967295"]),
+    "order too large": ("data.seed=99999999999", ["data.seed", "from 0 to 4294967295"]),
+    "odd head": ("drafter.head_dim=7", ["drafter.head_dim", "7", "even number"]),
+    "block and buckets": ("drafter.block_size=32", ["data.buckets", "[16, 32]", "a block of 32", "smaller blocks"]),
+    "anchors": ("objective.num_anchors=32", ["objective.num_anchors", "32", "use 31 or less"]),
+    "fp8 on a CPU": ("objective.head_precision=fp8", ["objective.head_precision", "fp8", 'use "dtype"']),
+    "window": ("drafter.sliding_window=-1", ["drafter.sliding_window", "-1", "use 0 or more"]),
+    "epochs": ("optimizer.epochs=0", ["optimizer.epochs", "use 1 or more"]),
+    "negative rate": ("optimizer.lr=-1e-3", ["optimizer.lr", "-0.001", "above 0"]),
     "evaluation without data": ("evaluation.every_steps=5", ["evaluation.every_steps", "set data.eval_path"]),
 }
 
@@ -51,6 +61,11 @@ def test_bad_value_is_one_message_with_key_value_and_remedy(tiny: TinyRun, name:
     message = str(caught.value)
     assert all(part in message for part in parts), message
     assert "\n" not in message
+
+
+def test_wsd_cannot_decay_inside_its_warm_up(tiny: TinyRun) -> None:
+    with pytest.raises(ConfigError, match=r"optimizer.decay_ratio = 0.7: decay would begin inside the warm-up of 0.5"):
+        tiny.config("optimizer.schedule=wsd", "optimizer.warmup_ratio=0.5", "optimizer.decay_ratio=0.7")
 
 
 def test_missing_key_and_missing_file_are_named(tmp_path: Path) -> None:
@@ -73,9 +88,17 @@ def test_command_line_gives_code_2_and_one_line(tiny: TinyRun) -> None:
     assert done.stdout == ""
 
 
-def test_train_with_a_bad_configuration_leaves_nothing_behind(tiny: TinyRun) -> None:
-    done = subprocess.run(tiny.command("run", "drafter.devices=[]"), env=process_environment(), check=False)
+@pytest.mark.parametrize(
+    "override",
+    ["drafter.devices=[]", "drafter.mask_token_id=256", "drafter.num_kv_heads=3", "target.path=random:none"],
+)
+def test_train_with_a_bad_configuration_leaves_nothing_behind(tiny: TinyRun, override: str) -> None:
+    """Also where only the target can tell: its shape is read before anything is written, and before torch."""
+    command = tiny.command("run", override)
+    done = subprocess.run(command, capture_output=True, text=True, env=process_environment(), check=False)
     assert done.returncode == ExitCode.CONFIG
+    assert done.stderr.startswith(f"config error: {override.split('=')[0]} = ") and done.stderr.count("\n") == 1
+    assert done.stdout == ""
     assert not (tiny.folder / "run").exists()
 
 
@@ -136,10 +159,23 @@ def test_what_only_the_target_can_tell_is_refused_by_key(tiny: TinyRun) -> None:
     for override, key in (
         ("drafter.mask_token_id=256", "drafter.mask_token_id"),
         ("drafter.target_layer_ids=[6]", "drafter.target_layer_ids"),
+        ("drafter.num_heads=5", "drafter.num_kv_heads"),
         ("data.buckets=[16,5000]", "data.buckets"),
     ):
         with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
             check_against_target(tiny.config(override, "data.batch_tokens=5000"), shape)
+
+
+def test_the_pad_token_is_no_mask_token(tiny: TinyRun) -> None:
+    shape = dataclasses.replace(RANDOM_SHAPES["tiny"], pad_token_id=255)
+    with pytest.raises(ConfigError, match=r"drafter.mask_token_id = 255: the target pads with it"):
+        check_against_target(tiny.config(), shape)
+
+
+@pytest.mark.parametrize(("layers", "count"), [(3, 2), (4, 2), (2, 2)])
+def test_captured_layers_of_a_very_small_target_ascend_or_are_refused(tiny: TinyRun, layers: int, count: int) -> None:
+    with pytest.raises(ConfigError, match=r"drafter\.num_captured"):
+        tiny.config(f"drafter.num_captured={count}").drafter.captured_layers(layers)
 
 
 def test_target_is_found_and_measured_without_loading_it(tmp_path: Path) -> None:
@@ -169,7 +205,7 @@ def test_target_is_found_and_measured_without_loading_it(tmp_path: Path) -> None
         locate(str(tmp_path / "absent"))
     with pytest.raises(InputError, match="is not installed here"):
         locate("package:no_such_package_here")
-    with pytest.raises(InputError, match="use random: and one of tiny"):
+    with pytest.raises(ConfigError, match="use random: and tiny"):
         locate("random:huge")
     (tmp_path / "bad.gguf").write_bytes(b"GGUF\x03\0\0\0")
     with pytest.raises(InputError, match=r"bad\.gguf: the GGUF header cannot be read"):

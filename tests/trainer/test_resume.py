@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dflash_trainer.errors import ExitCode
+from dflash_trainer.stopping import StopSignals
 from tiny_runs import TinyRun, what_was_trained
 
 
@@ -78,13 +82,59 @@ def test_signal_saves_leaves_zero_and_resume_goes_on(tiny: TinyRun, whole: list[
     assert what_was_trained(tiny.rows("stopped")) == whole
 
 
-def test_signal_during_start_up_leaves_zero(tiny: TinyRun) -> None:
-    process = tiny.start("early", 'target.path="random:smollm2-135m"', "drafter.mask_token_id=3")
-    while "phase dataset" not in tiny.log("early"):
+@pytest.mark.parametrize(
+    ("seen", "options"),
+    [
+        ("phase imports: loading torch", ()),
+        ("phase dataset", ('target.path="random:smollm2-135m"', "drafter.mask_token_id=3")),
+        ("warmup 1/", ("runtime.compile=true",)),
+    ],
+    ids=["imports", "loading", "compiling"],
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_during_start_up_leaves_zero(
+    tiny: TinyRun, number: signal.Signals, seen: str, options: tuple[str, ...]
+) -> None:
+    """A compiler makes failures of its own out of the exceptions that it sees; a signal must not be one of them."""
+    (tiny.folder / "early").mkdir()
+    process = tiny.start("early", *options)
+    while seen not in tiny.log("early"):
         assert process.poll() is None, tiny.log("early")
-    process.terminate()
+    time.sleep(0.3)
+    process.send_signal(number)
     assert process.wait(300) == 0, tiny.log("early")
     assert tiny.state("early")["phase"] == "stopped"
+    assert not (tiny.folder / "early/failure.json").exists()
+
+
+@pytest.mark.parametrize("seen", ["phase saving", "phase finished"])
+def test_signals_at_the_end_change_nothing(tiny: TinyRun, seen: str) -> None:
+    process = tiny.start("run", "optimizer.max_steps=3")
+    while seen not in tiny.log("run"):
+        assert process.poll() in (None, 0), tiny.log("run")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        process.send_signal(number)
+    assert process.wait(300) == 0, tiny.log("run")
+    assert tiny.state("run")["phase"] == "finished"
+    assert (tiny.folder / "run/checkpoints/latest").resolve().name == "step-00000003"
+
+
+def test_signal_inside_a_print_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    """The handler may run while the main thread is inside Python's own buffer of stdout, which is not re-entrant."""
+
+    class Interrupted(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: object) -> int:
+            signal.raise_signal(signal.SIGTERM)
+            return len(data)  # type: ignore[arg-type]
+
+    with StopSignals() as stop, contextlib.redirect_stdout(io.TextIOWrapper(io.BufferedWriter(Interrupted()))):
+        stop.finish_steps()
+        print("a line", flush=True)
+    assert stop.asked == "SIGTERM"
+    assert "SIGTERM: saving, then stopping" in capfd.readouterr().out
 
 
 def test_resume_from_an_earlier_run_leaves_that_run_as_it_is(tiny: TinyRun, whole: list[Any]) -> None:

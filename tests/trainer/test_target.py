@@ -108,6 +108,9 @@ def test_damaged_weights_are_named(tmp_path: Path) -> None:
         save_file({k: v.contiguous() for k, v in changed.items()}, file)
         with pytest.raises(InputError, match=message):
             load_target(config_of(tmp_path), "cpu")
+    save_file({k: v for k, v in tensors.items() if k != "lm_head.weight"}, file)
+    with pytest.raises(InputError, match=r"lack lm_head.weight, and config.json does not say"):
+        load_target(config_of(tmp_path), "cpu")
     file.write_bytes(file.read_bytes()[:5000])
     with pytest.raises(InputError, match=r"model.safetensors: cannot be read"):
         load_target(config_of(tmp_path), "cpu")

@@ -63,8 +63,25 @@ def test_warm_start_begins_with_the_published_weights(tiny: TinyRun) -> None:
     folders = (published, tiny.folder / "warm/checkpoints/latest")
     before, after = (load_file(folder / "model.safetensors") for folder in folders)
     assert all(torch.allclose(before[name], after[name], atol=1e-9) for name in before)
-    code = tiny.train("wrong", f"drafter.init_from={published}", "drafter.num_layers=3")
-    assert code == ExitCode.INPUT and "layers.2" in tiny.failure("wrong")["message"]
+
+
+@pytest.mark.parametrize("damage", ["absent", "another shape", "cut short"])
+def test_warm_start_that_cannot_work_is_refused_before_anything_heavy(
+    tiny: TinyRun, damage: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tiny.train("first", "optimizer.max_steps=1")
+    file = (tiny.folder / "first/checkpoints/latest").resolve() / "model.safetensors"
+    capfd.readouterr()
+    if damage == "absent":
+        file.unlink()
+    elif damage == "cut short":
+        file.write_bytes(file.read_bytes()[:-100])
+    layers = 3 if damage == "another shape" else 2
+    code = tiny.train("wrong", f"drafter.init_from={file.parent}", f"drafter.num_layers={layers}")
+    message = tiny.failure("wrong")["message"]
+    assert code == ExitCode.INPUT and "drafter.init_from" in message
+    assert ("layers.2" if damage == "another shape" else "model.safetensors cannot be read") in message
+    assert "phase target_weights" not in capfd.readouterr().out
 
 
 def test_evaluation_marks_the_best_checkpoint(tiny: TinyRun) -> None:

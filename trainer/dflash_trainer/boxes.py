@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dflash_trainer.errors import ConfigError
+from dflash_trainer.errors import ConfigError, TrainerError
 
 _TIMEOUT = timedelta(minutes=30)
 
@@ -30,7 +30,14 @@ class Boxes:
         if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1 and cuda:
             value = os.environ["LOCAL_WORLD_SIZE"]
             raise ConfigError("--nproc-per-node", value, "one process drives all GPUs of a box", "use 1")
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=_TIMEOUT)
+        try:
+            dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=_TIMEOUT)
+        except (RuntimeError, ValueError) as error:
+            raise TrainerError(
+                f"the boxes of this run did not meet: {str(error).splitlines()[0]}",
+                "start the same torchrun command on every box, with one --rdzv-endpoint that all of them reach",
+                name="boxes_apart",
+            ) from error
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property

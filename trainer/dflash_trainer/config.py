@@ -16,6 +16,7 @@ LayerType = Literal["sliding_attention", "full_attention"]
 SLIDING: LayerType = "sliding_attention"
 FULL: LayerType = "full_attention"
 
+_LARGEST_SEED = 2**32 - 1
 _GAMMA_OF_BLOCK = {16: 7.0, 10: 5.0, 8: 4.0}
 
 
@@ -37,7 +38,10 @@ class _Section:
 
     def _between(self, name: str, low: float, high: float) -> None:
         if not low <= getattr(self, name) <= high:
-            self._refuse(name, "out of range", f"use a value from {low:g} to {high:g}")
+            self._refuse(name, "out of range", f"use a value from {low:.10g} to {high:.10g}")
+
+    def _seed(self, name: str) -> None:
+        self._between(name, 0, _LARGEST_SEED)
 
     def _devices(self, name: str) -> None:
         devices: tuple[str, ...] = getattr(self, name)
@@ -117,6 +121,8 @@ class DrafterConfig(_Section):
         self._at_least("num_captured", 1)
         for name in ("sliding_window", "intermediate_size", "num_heads", "num_kv_heads", "head_dim"):
             self._at_least(name, 0)
+        if self.head_dim % 2:
+            self._refuse("head_dim", "odd, and rotary embedding turns pairs", "use an even number")
         self._at_least("rope_theta", 0.0)
         self._at_least("rms_norm_eps", 0.0)
         if self.layer_types and len(self.layer_types) != self.num_layers:
@@ -149,7 +155,7 @@ class DrafterConfig(_Section):
         else:
             step = (target_layers - 4) / (self.num_captured - 1)
             ids = tuple(round(1 + i * step) for i in range(self.num_captured))
-        if len(set(ids)) != len(ids) or max(ids) >= target_layers:
+        if list(ids) != sorted(set(ids)) or ids[0] < 0 or ids[-1] >= target_layers:
             key = "target_layer_ids" if self.target_layer_ids else "num_captured"
             self._refuse(key, f"the target has {target_layers} layers", "capture fewer layers, each below that number")
         return ids
@@ -209,7 +215,7 @@ class DataConfig(_Section):
         if self.batch_tokens < self.buckets[-1]:
             self._refuse("batch_tokens", "smaller than the largest bucket", f"use {self.buckets[-1]} or more")
         self._at_least("prefetch", 1)
-        self._at_least("seed", 0)
+        self._seed("seed")
 
     def batch_size(self, bucket: int) -> int:
         """Samples in a batch of this bucket."""
@@ -256,6 +262,8 @@ class OptimizerConfig(_Section):
         self._at_least("clip", 0.0)
         self._between("warmup_ratio", 0.0, 1.0)
         self._between("decay_ratio", 0.0, 1.0)
+        if self.schedule == "wsd" and self.warmup_ratio + self.decay_ratio > 1.0:
+            self._refuse("decay_ratio", f"decay would begin inside the warm-up of {self.warmup_ratio:g}", "lower one")
         self._at_least("epochs", 1)
         self._at_least("max_steps", 0)
         self._at_least("accumulate", 1)
@@ -279,7 +287,7 @@ class RuntimeConfig(_Section):
     def __post_init__(self) -> None:
         self._at_least("queue_depth", 1)
         self._at_least("nan_limit", 1)
-        self._at_least("seed", 0)
+        self._seed("seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +361,16 @@ class Config:
                 "no held-out data",
                 "set data.eval_path, or use 0",
             )
+        longest, block = self.data.buckets[-1], self.drafter.block_size
+        if longest <= block:
+            reason = f"no sample of {longest} tokens holds a block of {block} after its context"
+            raise ConfigError("data.buckets", list(self.data.buckets), reason, "use longer buckets or smaller blocks")
+        anchors = self.objective.num_anchors
+        if anchors >= longest:
+            reason = f"a sample of {longest} tokens has {longest - 1} places for a block"
+            raise ConfigError("objective.num_anchors", anchors, reason, f"use {longest - 1} or less, or longer buckets")
+        if self.objective.head_precision == "fp8" and "cpu" in self.drafter.devices:
+            raise ConfigError("objective.head_precision", "fp8", "a CPU has no fp8 products", 'use "dtype"')
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested values, as config.json stores them."""

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dflash_trainer.config import Config
+from dflash_trainer.config import Config, DrafterConfig
 from dflash_trainer.errors import ConfigError, InputError
 from dflash_trainer.target_shape import TargetShape, locate, read_shape
 
@@ -15,9 +15,7 @@ _BYTES = {"float32": 4, "bfloat16": 2}
 
 def needs_of(config: Config) -> dict[str, Any]:
     """Facts for whoever places the run. The target may be absent here; then target_path and the size are null."""
-    shape, path = _target(config)
-    if shape is not None:
-        check_against_target(config, shape)
+    shape, path = checked_target(config)
     gpus = [device for device in config.devices if device != "cpu"]
     return {
         "target_workers": len(config.target.devices),
@@ -31,17 +29,39 @@ def needs_of(config: Config) -> dict[str, Any]:
     }
 
 
+def checked_target(config: Config) -> tuple[TargetShape | None, str | None]:
+    """The target's shape and path, None where it is not on this machine. Raises ConfigError when it does not fit."""
+    try:
+        location = locate(config.target.path)
+        shape = read_shape(location)
+    except InputError:
+        scheme = config.target.path.startswith(("package:", "random:"))
+        return None, None if scheme else config.target.path
+    check_against_target(config, shape)
+    return shape, str(location.path) if location.path else config.target.path
+
+
 def check_against_target(config: Config, shape: TargetShape) -> None:
     """What only the target can tell. Raises ConfigError."""
-    config.drafter.captured_layers(shape.num_layers)
-    mask = config.drafter.mask_token_id
-    if mask >= shape.vocab_size:
-        reason = f"the target's embedding has {shape.vocab_size} rows"
-        raise ConfigError("drafter.mask_token_id", mask, reason, "use a reserved id inside it")
+    check_drafter(config.drafter, shape)
     longest = config.data.buckets[-1]
     if shape.max_positions and longest > shape.max_positions:
         reason = f"the target was made for {shape.max_positions} positions"
         raise ConfigError("data.buckets", longest, reason, "use shorter buckets")
+
+
+def check_drafter(drafter: DrafterConfig, shape: TargetShape) -> None:
+    """The drafter section with the target's values where it has none of its own. Raises ConfigError."""
+    drafter.captured_layers(shape.num_layers)
+    mask = drafter.mask_token_id
+    if mask >= shape.vocab_size:
+        reason = f"the target's embedding has {shape.vocab_size} rows"
+        raise ConfigError("drafter.mask_token_id", mask, reason, "use a reserved id inside it")
+    if mask == shape.pad_token_id:
+        raise ConfigError("drafter.mask_token_id", mask, "the target pads with it", "use a reserved id of its own")
+    heads, kv_heads = drafter.num_heads or shape.num_heads, drafter.num_kv_heads or shape.num_kv_heads
+    if heads % kv_heads:
+        raise ConfigError("drafter.num_kv_heads", kv_heads, f"does not divide {heads} heads", "set both")
 
 
 def parameters_of(config: Config, shape: TargetShape) -> int:
@@ -76,12 +96,3 @@ def check_space(folder: Path, needed: int) -> None:
             "free space there, or give another --run-dir",
             name="disk_full",
         )
-
-
-def _target(config: Config) -> tuple[TargetShape | None, str | None]:
-    try:
-        location = locate(config.target.path)
-        return read_shape(location), str(location.path) if location.path else config.target.path
-    except InputError:
-        scheme = config.target.path.startswith(("package:", "random:"))
-        return None, None if scheme else config.target.path

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dflash_trainer.errors import InputError
+from dflash_trainer.errors import ConfigError, InputError
 from dflash_trainer.gguf_header import read_gguf_header
 
 Family = Literal["llama", "qwen3", "qwen3_5"]
@@ -35,6 +35,8 @@ class TargetShape:
     """Longest sequence the target was made for; 0: not stated."""
     tied: bool = False
     """The output head is the embedding."""
+    pad_token_id: int | None = None
+    """The token that the target pads with; None: not stated."""
 
 
 RANDOM_SHAPES: dict[str, TargetShape] = {
@@ -140,12 +142,15 @@ class TargetLocation:
 
 
 def locate(target_path: str) -> TargetLocation:
-    """Find the files behind `target.path`, without importing the package of `package:NAME`. Raises InputError."""
+    """Find the files behind `target.path`, without importing the package of `package:NAME`.
+
+    Raises InputError, or ConfigError for a random shape that does not exist.
+    """
     scheme, colon, name = target_path.partition(":")
     if colon and scheme == "random":
         if name not in RANDOM_SHAPES:
-            raise InputError(
-                f"target.path = {target_path!r}: unknown shape", "use random: and one of " + ", ".join(RANDOM_SHAPES)
+            raise ConfigError(
+                "target.path", target_path, "unknown shape", "use random: and " + ", ".join(RANDOM_SHAPES)
             )
         return TargetLocation("random", None, name)
     if colon and scheme == "package":
@@ -219,6 +224,7 @@ def _shape_of_gguf(path: Path) -> TargetShape:
         rms_norm_eps=float(value("attention.layer_norm_rms_epsilon", 1e-6)),
         max_positions=int(value("context_length", 0)),
         tied="output.weight" not in header.tensors,
+        pad_token_id=header.values.get("tokenizer.ggml.padding_token_id"),
     )
 
 
@@ -246,7 +252,8 @@ def _shape_of_folder(folder: Path) -> TargetShape:
             rope_theta=float(rope.get("rope_theta", text.get("rope_theta", 10000.0))),
             rms_norm_eps=float(text.get("rms_norm_eps", 1e-6)),
             max_positions=text.get("max_position_embeddings", 0),
-            tied=bool(text.get("tie_word_embeddings", whole.get("tie_word_embeddings", False))),
+            tied=any(part.get("tie_word_embeddings", False) for part in (text, whole)),
+            pad_token_id=text.get("pad_token_id", whole.get("pad_token_id")),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InputError):

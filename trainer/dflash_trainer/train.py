@@ -18,8 +18,9 @@ from dflash_trainer import compile_guard
 from dflash_trainer.boxes import Boxes
 from dflash_trainer.checkpoint import CheckpointStore, CheckpointWriter
 from dflash_trainer.config import Config
-from dflash_trainer.errors import DeviceError, ExitCode, InputError, TrainerError
+from dflash_trainer.errors import ConfigError, DeviceError, ExitCode, InputError, TrainerError
 from dflash_trainer.files import write_json
+from dflash_trainer.model.build import check_init_from
 from dflash_trainer.needs import check_against_target, check_space, checkpoint_bytes
 from dflash_trainer.pipeline.failure import named_failure
 from dflash_trainer.pipeline.pipeline import Dataset, Pipeline, open_dataset
@@ -31,7 +32,7 @@ from dflash_trainer.record.metrics import MetricsFile
 from dflash_trainer.record.phase import RunState
 from dflash_trainer.record.trackers import open_trackers
 from dflash_trainer.resume import find_checkpoint, restore
-from dflash_trainer.stopping import StopRequested, StopSignals
+from dflash_trainer.stopping import StopSignals
 from dflash_trainer.target import Target, load_target
 from dflash_trainer.target_shape import locate, read_shape
 from dflash_trainer.trainer import Records, Trainer
@@ -46,30 +47,49 @@ class TrainOptions:
     resume_from: Path | None = None
 
 
-def train(config: Config, options: TrainOptions) -> ExitCode:
-    """Run to the end, to a signal, or to a failure, which is recorded; returns the exit code."""
+def train(config: Config, options: TrainOptions, stop: StopSignals | None = None) -> ExitCode:
+    """Run to the end, to a signal, or to a failure, which is recorded; returns the exit code.
+
+    Args:
+        stop: who owns the signals already; without it they are owned until the run's end.
+    """
+    if stop is None:
+        with StopSignals() as stop:
+            return train(config, options, stop)
     boxes = Boxes.join(cuda="cuda" in config.drafter.devices[0])
     folder = options.run_dir if boxes.leads else options.run_dir / f"box-{boxes.rank}"
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(folder)
     (folder / "failure.json").unlink(missing_ok=True)
     state = RunState(folder)
-    state.enter("imports", f"torch {torch.__version__}")
     try:
-        with StopSignals() as stop, ExitStack() as closing:
+        state.enter("imports", f"torch {torch.__version__}")
+        with ExitStack() as closing:
             closing.callback(boxes.close)
             finished = _train(config, options, folder, boxes, state, stop, closing)
         state.enter("finished" if finished else "stopped", f"step {state.step}")
         return ExitCode.FINISHED
-    except StopRequested as request:
-        state.enter("stopped", f"{request} before the first step")
-        return ExitCode.FINISHED
-    except Exception as error:
+    except BaseException as error:
+        if stop.before_training:  # whatever a library made of the signal's exception
+            stop.leaving()
+            state.enter("stopped", f"{stop.asked} before the first step")
+            return ExitCode.FINISHED
+        if not isinstance(error, Exception):
+            raise
         named = error if isinstance(error, TrainerError) else named_failure("trainer", error)
         if named is not error:
             named.__cause__ = error
         report_failure(named, folder)
         state.enter("failed", f"{named.name}: {named.message}")
         return named.exit_code
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            "--run-dir", str(folder), error.strerror or "cannot be made", "name another folder"
+        ) from error
 
 
 def _train(
@@ -117,6 +137,7 @@ def _check(config: Config, options: TrainOptions, folder: Path, state: RunState)
     state.found(f"{len(dataset.train)} samples, {dataset.train_plan.batches_per_epoch} batches an epoch")
     shape = read_shape(locate(config.target.path))
     check_against_target(config, shape)
+    check_init_from(config, shape)
     check_space(options.run_dir / "checkpoints", checkpoint_bytes(config, shape))
     _check_gpus(config)
     return dataset

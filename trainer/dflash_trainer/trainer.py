@@ -50,7 +50,6 @@ class StepTotals:
     tokens: int
     batches: int
     skipped: int
-    bad_batches: int
     bad_samples: int
     stop: bool
 
@@ -122,7 +121,7 @@ class Trainer:
             if applied:
                 self.pipeline.exchange.update(lr=lr, weight=totals.weight, norm=norm)
         if not applied:
-            totals = replace(totals, skipped=totals.batches, bad_batches=totals.batches)
+            totals = replace(totals, skipped=totals.batches)
         self._move(step, totals)
         seconds = time.perf_counter() - started
         self._pace = seconds if not self._pace else 0.9 * self._pace + 0.1 * seconds
@@ -131,7 +130,7 @@ class Trainer:
 
     def _totals(self, reports: Sequence[BatchReport]) -> StepTotals:
         good = [report for report in reports if not report.skipped]
-        weight, loss, accept, tokens, batches, skipped, bad, samples, stop = self.pipeline.boxes.sum_numbers(
+        weight, loss, accept, tokens, batches, skipped, samples, stop = self.pipeline.boxes.sum_numbers(
             [
                 sum(report.weight for report in good),
                 sum(report.loss * report.weight for report in good),
@@ -139,13 +138,12 @@ class Trainer:
                 sum(report.tokens for report in reports),
                 len(reports),
                 len(reports) - len(good),
-                sum(1 for report in reports if report.skipped or report.bad_samples),
                 sum(report.bad_samples for report in reports),
                 bool(self.stop.asked),
             ]
         )
         mean = (loss / weight, accept / weight) if weight > 0 else (math.nan, math.nan)
-        counts = (int(tokens), int(batches), int(skipped), int(bad), int(samples))
+        counts = (int(tokens), int(batches), int(skipped), int(samples))
         return StepTotals(weight, *mean, *counts, stop > 0)
 
     def _move(self, step: int, totals: StepTotals) -> None:
@@ -157,7 +155,7 @@ class Trainer:
             tokens=before.tokens + totals.tokens,
             skipped_batches=before.skipped_batches + totals.skipped,
             skipped_samples=before.skipped_samples + totals.bad_samples,
-            bad_run=before.bad_run + totals.bad_batches if totals.bad_batches == totals.batches else 0,
+            bad_run=before.bad_run + totals.skipped if totals.skipped == totals.batches else 0,
         )
         self.records.state.step = step
 
@@ -270,7 +268,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 def _nan_run(position: Position, config: Config) -> NanRunError:
     return NanRunError(
-        f"{position.bad_run} batches in a row gave no usable loss or had samples that are not finite "
+        f"{position.bad_run} batches in a row gave no usable loss or gradient "
         f"(runtime.nan_limit = {config.runtime.nan_limit}), last at step {position.step}",
         "look at metrics.jsonl for the samples; lower optimizer.lr, or check data.path and target.dtype",
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
 
@@ -26,9 +26,7 @@ _INITIAL_STD = 0.02
 
 def build_drafter(config: Config, target_shape: TargetShape) -> Drafter:
     """A drafter on the CPU in fp32, random from runtime.seed or read from drafter.init_from."""
-    shape = drafter_shape(config.drafter, target_shape)
-    with torch.device("meta"):  # no default initialisation: at 1.7e9 weights it takes longer than ours
-        drafter = Drafter(shape, compiled=config.runtime.compile, checkpointed=config.runtime.gradient_checkpointing)
+    drafter = _without_memory(config, target_shape)
     drafter.to_empty(device="cpu")
     if config.drafter.init_from:
         load_published(drafter, Path(config.drafter.init_from))
@@ -57,15 +55,36 @@ def initialise(drafter: Drafter, seed: int) -> None:
         list(threads.map(fill, ((name, p) for name, p in drafter.named_parameters() if p.ndim == 2)))
 
 
+def check_init_from(config: Config, target_shape: TargetShape) -> None:
+    """Compare the header of drafter.init_from with the configuration, before anything heavy. Raises InputError."""
+    if config.drafter.init_from:
+        _published_file(_without_memory(config, target_shape), Path(config.drafter.init_from))
+
+
 def load_published(drafter: Drafter, folder: Path) -> None:
     """Fill `drafter` from folder/model.safetensors; every name and shape must match. Raises InputError."""
+    drafter.load_state_dict(load_file(_published_file(drafter, folder)))
+
+
+def _without_memory(config: Config, target_shape: TargetShape) -> Drafter:
+    """The drafter with its shapes alone: at 1.7e9 weights the default initialisation takes longer than ours."""
+    with torch.device("meta"):
+        return Drafter(
+            drafter_shape(config.drafter, target_shape),
+            compiled=config.runtime.compile,
+            checkpointed=config.runtime.gradient_checkpointing,
+        )
+
+
+def _published_file(drafter: Drafter, folder: Path) -> Path:
+    """The file of weights, whose names and shapes are the drafter's. Raises InputError."""
     file = folder if folder.suffix == ".safetensors" else folder / "model.safetensors"
     try:
-        tensors = load_file(file)
+        with safe_open(file, framework="pt") as header:
+            found = {name: tuple(header.get_slice(name).get_shape()) for name in header.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise InputError(f"drafter.init_from: {file} cannot be read ({error})", "name a published drafter") from error
     expected = {name: tuple(value.shape) for name, value in drafter.state_dict().items()}
-    found = {name: tuple(value.shape) for name, value in tensors.items()}
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if wrong:
         name = wrong[0]
@@ -74,4 +93,4 @@ def load_published(drafter: Drafter, folder: Path) -> None:
             f"the configuration needs {expected.get(name)}",
             "set the drafter section to the published shape",
         )
-    drafter.load_state_dict(tensors)
+    return file

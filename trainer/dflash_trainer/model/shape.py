@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dflash_trainer.errors import ConfigError
+from dflash_trainer.needs import check_drafter
 
 if TYPE_CHECKING:
     from dflash_trainer.config import DrafterConfig
@@ -44,20 +44,14 @@ class DrafterShape:
 def drafter_shape(config: DrafterConfig, target: TargetShape) -> DrafterShape:
     """Fill every 0 of the drafter section with the target's value.
 
-    Raises ConfigError when the mask token lies outside the target's embedding, or the heads do not divide.
+    Raises ConfigError when the section does not fit the target.
     """
-    if config.mask_token_id >= target.vocab_size:
-        reason = f"the target's embedding has {target.vocab_size} rows"
-        raise ConfigError("drafter.mask_token_id", config.mask_token_id, reason, "use a reserved id inside it")
-    heads = config.num_heads or target.num_heads
-    kv_heads = config.num_kv_heads or target.num_kv_heads
-    if heads % kv_heads:
-        raise ConfigError("drafter.num_kv_heads", kv_heads, f"does not divide {heads} heads", "set both")
+    check_drafter(config, target)
     return DrafterShape(
         hidden_size=target.hidden_size,
         intermediate_size=config.intermediate_size or target.intermediate_size,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
+        num_heads=config.num_heads or target.num_heads,
+        num_kv_heads=config.num_kv_heads or target.num_kv_heads,
         head_dim=config.head_dim or target.head_dim,
         vocab_size=target.vocab_size,
         layer_types=config.resolved_layer_types,

@@ -18,6 +18,8 @@ from dflash_trainer.target.delta_net import DeltaNetWeights
 from dflash_trainer.target.layers import AttentionWeights, MlpWeights
 from dflash_trainer.target.plan import ATTENTION_NAMES, DELTA_NET_NAMES, MLP_NAMES, TargetPlan
 
+HEAD = "lm_head.weight"
+
 Progress = Callable[[int, int], None]
 """(layers done, layers in all)"""
 
@@ -132,6 +134,11 @@ def load_weights(
     names = source.names()
     prefix, head_name = find_ends(names)
     shape = plan.shape
+    if not shape.tied and not head_name.endswith(HEAD):
+        raise InputError(
+            f"target.path: the weights lack {HEAD}, and config.json does not say that the head is the embedding",
+            "fetch the weights again, or correct config.json",
+        )
     ends = {
         prefix + "embed_tokens.weight": (shape.vocab_size, shape.hidden_size),
         prefix + "norm.weight": (shape.hidden_size,),
@@ -169,7 +176,7 @@ def find_ends(names: list[str]) -> tuple[str, str]:
             "use a Llama, Qwen3 or Qwen3.5/3.6 checkpoint",
         )
     prefix = embeddings[0].removesuffix("embed_tokens.weight")
-    heads = [name for name in names if name.endswith("lm_head.weight")]
+    heads = [name for name in names if name.endswith(HEAD)]
     return prefix, heads[0] if heads else embeddings[0]
 
 

@@ -9,6 +9,10 @@ import threading
 from pathlib import Path
 
 from dflash_trainer.config import Config
+from dflash_trainer.errors import ExitCode
+from dflash_trainer.needs import checked_target
+from dflash_trainer.record.phase import RunState
+from dflash_trainer.stopping import StopSignals
 
 HELP = "train a drafter, or go on with a run"
 
@@ -22,13 +26,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, config: Config) -> int:
     """Train; returns the exit code. Leaves even when a worker is stuck in a lost GPU."""
-    print("phase imports: loading torch", flush=True)
-    from dflash_trainer.train import TrainOptions, train
-
-    resume = arguments.resume_from.absolute() if arguments.resume_from else None
-    code = train(config, TrainOptions(arguments.run_dir.absolute(), resume))
-    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+    checked_target(config)
+    stop = StopSignals()
+    stop.install()
+    try:
+        code = _train(arguments, config, stop)
+    except BaseException:
+        if not stop.asked:
+            raise
+        code = _stopped_early(arguments.run_dir, stop)
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if stop.asked or not all(thread.daemon for thread in others):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _train(arguments: argparse.Namespace, config: Config, stop: StopSignals) -> int:
+    print("phase imports: loading torch", flush=True)
+    from dflash_trainer.train import TrainOptions, train
+
+    resume = arguments.resume_from.absolute() if arguments.resume_from else None
+    return train(config, TrainOptions(arguments.run_dir.absolute(), resume), stop)
+
+
+def _stopped_early(folder: Path, stop: StopSignals) -> int:
+    """A signal came while libraries were loading: say it, and write it down where the run has been before."""
+    stop.leaving()
+    RunState(folder if folder.is_dir() else None).enter("stopped", f"{stop.asked} before the first step")
+    return ExitCode.FINISHED
