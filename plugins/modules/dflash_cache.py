@@ -25,9 +25,13 @@ options:
     type: bool
     default: false
   restore:
-    description: Archive on the box to restore first; it is proved again.
+    description: Archive on the box to restore first; it is proved again. A cache that is warm needs none.
     type: str
     default: ""
+  restore_required:
+    description: Refuse when the archive does not fit or is damaged. Else that is said, and all of it compiled.
+    type: bool
+    default: true
   beside:
     description: What a living run means for a cache that is not warm.
     type: str
@@ -87,6 +91,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "wipe": {"type": "bool", "default": False},
     "archive": {"type": "bool", "default": False},
     "restore": {"type": "str", "default": ""},
+    "restore_required": {"type": "bool", "default": True},
     "beside": {"type": "str", "choices": ["refuse", "leave"], "default": "refuse"},
 }
 

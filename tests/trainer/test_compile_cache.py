@@ -18,7 +18,18 @@ from tiny_runs import CONFIG, REPO, write_dataset
 
 sys.path.append(str(REPO / "plugins" / "module_utils"))
 
-from dflash_ops import cache, cache_archive, launch, living, metrics, processes, trainer_command
+from dflash_ops import (
+    cache,
+    cache_archive,
+    cache_files,
+    cache_prewarm,
+    launch,
+    living,
+    metrics,
+    processes,
+    trainer_command,
+)
+from dflash_ops.cache_prewarm import Archive
 from dflash_ops.errors import OpsError
 from dflash_ops.gpus import Survey
 from dflash_ops.jobs import Progress
@@ -58,12 +69,12 @@ class Box:
         job.mkdir(parents=True)
         self.progress = Progress(job)
 
-    def prewarm(self) -> dict[str, object]:
-        return cache.prewarm(self.layout, self.selection, self.place, self.progress)
+    def prewarm(self, archive: Archive | None = None) -> dict[str, object]:
+        return cache_prewarm.prewarm(self.layout, self.selection, self.place, self.progress, archive=archive)
 
     def warm_up(self) -> dict[str, object]:
         """One more process that only reads the cache; returns its report."""
-        return cache.warm_up(self.layout, self.selection, self.folder, self.progress, name="again")
+        return cache_prewarm.warm_up(self.layout, self.selection, self.folder, self.progress, name="again")
 
     def look(self) -> cache.Look:
         return cache.look(self.layout, self.place)
@@ -120,7 +131,7 @@ def test_case_44_nothing_that_makes_a_start_warm_lies_in_tmp(box: Box) -> None:
 
 @pytest.mark.parametrize("harm", ["truncated", "garbage", "empty"])
 def test_case_46_damage_is_found_and_the_cache_is_warm_again(box: Box, harm: str) -> None:
-    names = sorted(cache.read_record(box.folder)["files"])
+    names = sorted(cache_files.read_record(box.folder)["files"])
     victims = random.Random(harm).sample(names, max(3, len(names) // 4))
     for name in victims:
         path = box.folder / name
@@ -134,7 +145,7 @@ def test_case_46_damage_is_found_and_the_cache_is_warm_again(box: Box, harm: str
 
 def test_case_46_trainer_survives_a_cache_that_is_garbage_all_over(box: Box) -> None:
     (box.folder / "cache.json").unlink()
-    for path in cache.kept_files(box.folder):
+    for path in cache_files.kept_files(box.folder):
         path.write_bytes(os.urandom(200))
     box.prewarm()
     assert box.look().warm
@@ -143,7 +154,7 @@ def test_case_46_trainer_survives_a_cache_that_is_garbage_all_over(box: Box) -> 
 def test_case_49_second_process_is_the_judge(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache that nobody can read back is not warm, however well the first process did."""
     shutil.rmtree(box.folder)
-    real = cache.warm_up
+    real = cache_prewarm.warm_up
 
     def forgetful(*arguments: object, name: str) -> dict[str, object]:
         report = real(*arguments, name=name)  # type: ignore[arg-type]
@@ -151,7 +162,7 @@ def test_case_49_second_process_is_the_judge(box: Box, monkeypatch: pytest.Monke
             shutil.rmtree(box.folder / "inductor")
         return report
 
-    monkeypatch.setattr(cache, "warm_up", forgetful)
+    monkeypatch.setattr(cache_prewarm, "warm_up", forgetful)
     with pytest.raises(OpsError, match="is not warm: a second process had"):
         box.prewarm()
     assert not (box.folder / "cache.json").exists()
@@ -160,8 +171,7 @@ def test_case_49_second_process_is_the_judge(box: Box, monkeypatch: pytest.Monke
 def test_archive_restored_is_warm_without_compiling(box: Box) -> None:
     note = cache_archive.pack(box.layout, box.place)
     shutil.rmtree(box.folder)
-    cache_archive.unpack(box.layout, Path(str(note["path"])), box.place)
-    made = box.prewarm()
+    made = box.prewarm(Archive(Path(str(note["path"]))))
     assert made["proof"]["cold_seconds"] is None  # type: ignore[index]
     assert box.look().warm
 

@@ -6,13 +6,26 @@ import json
 import os
 import platform
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from boxes import Box, until
-from dflash_ops import cache, cache_archive, cache_job, files, gpus, jobs, trainer_command
+from dflash_ops import (
+    cache,
+    cache_archive,
+    cache_job,
+    cache_prewarm,
+    files,
+    gpus,
+    jobs,
+    processes,
+    prune,
+    trainer_command,
+)
 from dflash_ops.cache import Place
+from dflash_ops.cache_prewarm import Archive
 from dflash_ops.errors import OpsError
 from dflash_ops.gpus import Gpu, Survey
 from dflash_ops.jobs import Progress
@@ -36,7 +49,13 @@ def place(box: Box, selection: Selection) -> Place:
 
 def make(box: Box, progress: Progress, *overrides: str, wipe: bool = False) -> dict[str, object]:
     selection = box.select(*overrides)
-    return cache.prewarm(box.layout, selection, place(box, selection), progress, wipe=wipe)
+    return cache_prewarm.prewarm(box.layout, selection, place(box, selection), progress, wipe=wipe)
+
+
+def restore(box: Box, progress: Progress, archive: Path, *overrides: str, required: bool = True) -> dict[str, object]:
+    selection = box.select(*overrides)
+    first = Archive(archive, required=required)
+    return cache_prewarm.prewarm(box.layout, selection, place(box, selection), progress, archive=first)
 
 
 def said(progress: Progress) -> str:
@@ -149,20 +168,20 @@ def test_wipe_keeps_the_old_cache_until_the_new_one_is_proved(box: Box, progress
     before = files.read_json(folder / "cache.json")
     with pytest.raises(OpsError):
         selection = box.select("test.second=misses")
-        cache.prewarm(box.layout, selection, where, progress, wipe=True)
+        cache_prewarm.prewarm(box.layout, selection, where, progress, wipe=True)
     assert files.read_json(folder / "cache.json") == before
     assert cache.look(box.layout, where).warm
     (folder / "inductor" / "stray").write_text("old")
     assert make(box, progress, wipe=True)["changed"] is True
     assert not (folder / "inductor" / "stray").exists()
-    assert not list(box.layout.caches.glob("*.before-wipe"))
+    assert not list(box.layout.caches.glob("*.before"))
 
 
 def test_killed_wipe_gives_the_old_cache_back(box: Box, progress: Progress) -> None:
     make(box, progress)
     where = place(box, box.select())
     folder = box.layout.cache(where.cache_id)
-    os.rename(folder, folder.with_name(folder.name + ".before-wipe"))
+    os.rename(folder, folder.with_name(folder.name + ".before"))
     (folder / "inductor").mkdir(parents=True)
     (folder / "inductor" / "half").write_text("x")
     assert make(box, progress)["changed"] is False
@@ -209,9 +228,7 @@ def test_archive_comes_back_on_a_rebuilt_box_and_is_proved_again(box: Box, progr
     assert cache_archive.current(box.layout, where)
     archive = Path(str(note["path"]))
     shutil.rmtree(box.layout.cache(where.cache_id))
-    cache_archive.unpack(box.layout, archive, where)
-    assert cache.look(box.layout, where).state == "partial"
-    made = make(box, progress)
+    made = restore(box, progress, archive)
     assert cache.look(box.layout, where).warm
     assert made["proof"]["cold_seconds"] is None  # type: ignore[index]
     assert said(progress).count("starting the warm-up") == 3  # cold, proof, and one after the restore
@@ -225,7 +242,7 @@ def test_damaged_archive_is_refused_and_changes_nothing(box: Box, progress: Prog
     data[len(data) // 2] ^= 1
     archive.write_bytes(data)
     with pytest.raises(OpsError, match="is damaged: its sha256"):
-        cache_archive.unpack(box.layout, archive, where)
+        restore(box, progress, archive, "drafter.num_layers=3")
     assert cache.look(box.layout, where).warm
 
 
@@ -236,7 +253,7 @@ def test_archive_of_other_hardware_is_refused(box: Box, progress: Progress) -> N
     note = json.loads(cache_archive.note_of(archive).read_text())
     cache_archive.note_of(archive).write_text(json.dumps({**note, "hardware": "NVIDIA H100"}))
     with pytest.raises(OpsError, match="was made for hardware 'NVIDIA H100'"):
-        cache_archive.unpack(box.layout, archive, where)
+        restore(box, progress, archive, "drafter.num_layers=3")
 
 
 def test_unproved_cache_is_not_packed(box: Box) -> None:
@@ -258,3 +275,209 @@ def test_cpu_model_names_instruction_sets() -> None:
     if platform.machine() == "x86_64":
         assert ("avx2" in told) == (" avx2 " in Path("/proc/cpuinfo").read_text())
     assert gpus.model(Survey(state="none")) == ""
+
+
+def test_warm_up_that_fails_for_another_reason_leaves_the_proved_cache(box: Box, progress: Progress) -> None:
+    make(box, progress)
+    where = place(box, box.select())
+    with pytest.raises(OpsError, match="ended with rc 3"):
+        make(box, progress, "drafter.num_layers=3", "test.ends=3")
+    assert cache.look(box.layout, where).warm
+    assert said(progress).count("starting the warm-up") == 3  # an empty cache would not help either
+
+
+def test_cache_that_was_made_anew_in_vain_comes_back(box: Box, progress: Progress) -> None:
+    make(box, progress)
+    where = place(box, box.select())
+    with pytest.raises(OpsError, match="ended with rc 6"):
+        make(box, progress, "drafter.num_layers=3", "test.ends=6")
+    assert cache.look(box.layout, where).warm
+    assert [path.name for path in box.layout.caches.iterdir() if path.is_dir()] == [where.cache_id]
+
+
+def test_full_disk_is_told_and_the_proved_cache_stays(box: Box, progress: Progress) -> None:
+    make(box, progress)
+    with pytest.raises(OpsError, match="disk-full"):
+        make(box, progress, "drafter.num_layers=3", "test.ends=6", "test.says=No space left on device")
+    assert cache.look(box.layout, place(box, box.select())).warm
+    assert said(progress).count("starting the warm-up") == 3
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_cache_of_another_user_is_refused_and_says_what_to_do(box: Box, progress: Progress) -> None:
+    make(box, progress)
+    where = place(box, box.select())
+    os.chown(box.layout.cache(where.cache_id) / "inductor" / "l2-s1", 65534, 65534)
+    assert cache.look(box.layout, where).state == "foreign"
+    with pytest.raises(OpsError, match="l2-s1 belongs to uid 65534, and this is uid 0") as refused:
+        make(box, progress)
+    assert "chown -R 0" in refused.value.remedy
+    with pytest.raises(OpsError, match="belongs to uid 65534"):
+        make(box, progress, wipe=True)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"files": {"inductor/l2-s1": 5}},
+        {"files": {"../../env.json": [2, "0" * 64]}},
+        {"files": {"/etc/passwd": [2, "0" * 64]}},
+        {"files": []},
+        {"shapes": []},
+        {"shapes": {"a": None}},
+        {"env_id": None},
+    ],
+    ids=str,
+)
+def test_case_46_nonsense_in_the_record_is_a_cache_without_proof(
+    box: Box, progress: Progress, part: dict[str, object]
+) -> None:
+    make(box, progress)
+    where = place(box, box.select())
+    file = box.layout.cache(where.cache_id) / "cache.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **part}))
+    assert cache.look(box.layout, where).state == "partial"
+    make(box, progress)
+    assert cache.look(box.layout, where).warm
+
+
+def test_dropped_files_are_proved_by_a_second_process(box: Box, progress: Progress) -> None:
+    make(box, progress)
+    (box.layout.cache(place(box, box.select()).cache_id) / "inductor" / "l2-s1").unlink()
+    make(box, progress)
+    assert said(progress).count("proof: starting the warm-up") == 2
+
+
+def test_both_times_are_kept_when_the_prewarm_dies_before_the_proof(
+    box: Box, progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = cache_prewarm.warm_up
+
+    def killed(*arguments: object, name: str) -> dict[str, object]:
+        if name == "proof":
+            raise KeyboardInterrupt
+        return real(*arguments, name=name)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cache_prewarm, "warm_up", killed)
+    with pytest.raises(KeyboardInterrupt):
+        make(box, progress)
+    monkeypatch.setattr(cache_prewarm, "warm_up", real)
+    assert cache.look(box.layout, place(box, box.select())).state == "partial"
+    proof = make(box, progress)["proof"]
+    assert proof["cold_seconds"] > proof["warm_seconds"]  # type: ignore[index]
+
+
+def test_time_of_added_shapes_is_told(box: Box, progress: Progress) -> None:
+    make(box, progress)
+    proof = make(box, progress, "drafter.num_layers=3")["proof"]
+    assert proof["cold_seconds"] > proof["warm_seconds"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("shapes", [{}, None])
+def test_killed_restore_gives_the_old_cache_back(box: Box, progress: Progress, shapes: object) -> None:
+    make(box, progress)
+    where = place(box, box.select())
+    folder = box.layout.cache(where.cache_id)
+    record = json.loads((folder / "cache.json").read_text())
+    os.rename(folder, folder.with_name(folder.name + ".before"))
+    if shapes is not None:
+        files.write_json(folder / "cache.json", {**record, "shapes": shapes})
+    assert make(box, progress)["changed"] is False
+    assert cache.look(box.layout, where).warm
+
+
+def test_restore_keeps_what_the_archive_lacks(box: Box, progress: Progress) -> None:
+    make(box, progress)
+    where = place(box, box.select())
+    archive = Path(str(cache_archive.pack(box.layout, where)["path"]))
+    make(box, progress, "drafter.num_layers=3")
+    restore(box, progress, archive, "drafter.num_layers=4")
+    assert (box.layout.cache(where.cache_id) / "inductor" / "l3-s0").is_file()
+    assert make(box, progress, "drafter.num_layers=3")["proof"]["misses"] == 0  # type: ignore[index]
+
+
+def test_rollback_goes_on_without_a_damaged_archive(box: Box, progress: Progress) -> None:
+    make(box, progress)
+    archive = Path(str(cache_archive.pack(box.layout, place(box, box.select()))["path"]))
+    archive.write_bytes(b"")
+    restore(box, progress, archive, "drafter.num_layers=3", required=False)
+    assert cache.look(box.layout, place(box, box.select("drafter.num_layers=3"))).warm
+    assert "Going on without it" in said(progress)
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage" * 100], ids=["empty", "garbage"])
+def test_archive_that_is_none_is_refused_and_the_old_cache_stays(box: Box, progress: Progress, data: bytes) -> None:
+    make(box, progress)
+    where = place(box, box.select())
+    archive = Path(str(cache_archive.pack(box.layout, where)["path"]))
+    archive.write_bytes(data)
+    note = json.loads(cache_archive.note_of(archive).read_text())
+    files.write_json(cache_archive.note_of(archive), {**note, "sha256": files.file_sha256(archive)})
+    with pytest.raises(OpsError, match="fetch it again"):
+        restore(box, progress, archive, "drafter.num_layers=3")
+    assert cache.look(box.layout, where).warm
+    assert [path.name for path in box.layout.caches.iterdir() if path.is_dir()] == [where.cache_id]
+
+
+@pytest.mark.parametrize("harm", ["archive", "note", "cache"])
+def test_archive_that_is_not_what_the_cache_holds_is_packed_again(box: Box, progress: Progress, harm: str) -> None:
+    make(box, progress)
+    where = place(box, box.select())
+    archive = Path(str(cache_archive.pack(box.layout, where)["path"]))
+    assert cache_archive.current(box.layout, where)
+    if harm == "archive":
+        archive.write_bytes(archive.read_bytes()[:-1])
+    elif harm == "note":
+        cache_archive.note_of(archive).write_text("[]")
+    else:
+        (box.layout.cache(where.cache_id) / "inductor" / "more").write_text("of another make")
+        (box.layout.cache(where.cache_id) / "cache.json").unlink()
+        make(box, progress)
+    assert not cache_archive.current(box.layout, where)
+
+
+def test_nobody_attaches_to_less_than_was_asked(box: Box) -> None:
+    selection = box.select()
+    where = place(box, selection)
+    asked: list[dict[str, object]] = [{}, {"wipe": True}, {"archive": True}, {"restore": "/a"}]
+    told = [cache_job.arguments(box.layout, selection, where, **words) for words in asked]  # type: ignore[arg-type]
+    assert len({cache_job.name(where, one) for one in told}) == len(asked)
+
+
+def test_what_a_killed_prewarm_left_running_is_ended_by_the_next_one(box: Box, progress: Progress) -> None:
+    selection = box.select("test.compile=60")
+    where = place(box, selection)
+    told = cache_job.arguments(box.layout, selection, where)
+    jobs.start_or_attach(box.layout, "prewarm-other", "cache_job:job", told)
+    name = cache_job.name(where, told)
+    jobs.stop_job(box.layout, "prewarm-other")
+    jobs.start_or_attach(box.layout, name, "cache_job:job", told)
+    mark = jobs.mark_of(box.layout, name)
+    until(lambda: "compiling 1/3 drafter[0] cpu S=64" in str(jobs.poll(box.layout, name).progress.get("line")))
+    runner = jobs.recorded_process(box.layout.job(name))
+    assert runner is not None
+    processes.send([runner], signal.SIGKILL)
+    until(lambda: jobs.state_of(box.layout.job(name)) == "dead")
+    assert processes.marked(mark, mark=jobs.JOB_MARK)
+    make(box, progress)
+    assert not processes.marked(mark, mark=jobs.JOB_MARK)
+
+
+def test_prune_keeps_a_cache_that_somebody_makes_and_one_that_waits_for_a_wipe(box: Box, progress: Progress) -> None:
+    make(box, progress)
+    where = place(box, box.select())
+    folder = box.layout.cache(where.cache_id)
+    os.rename(folder, folder.with_name(folder.name + ".before"))
+    with cache_prewarm.holding(box.layout, where.cache_id, progress):
+        assert prune.plan(box.layout, keep_runs=1).remove == ()
+    assert [path for path, _ in prune.plan(box.layout, keep_runs=1).remove] == []
+    assert make(box, progress)["changed"] is False
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR", "TORCHINDUCTOR_FORCE_DISABLE_CACHES", "PYTHONPATH"],
+)
+def test_nobody_moves_the_cache_out_of_the_root_or_switches_it_off(name: str) -> None:
+    with pytest.raises(OpsError, match=f"training_run_environment holds {name}, which the box sets itself"):
+        trainer_command.check_extra({name: "/tmp/elsewhere"})

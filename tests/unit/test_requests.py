@@ -71,6 +71,7 @@ def cache_want(*overrides: str, **more: Any) -> dict[str, Any]:
         "wipe": False,
         "archive": False,
         "restore": "",
+        "restore_required": True,
         "beside": "refuse",
         **more,
     }

@@ -72,13 +72,15 @@ def warm(
     steps = [*_target_steps(config, targets), *_drafter_steps(config, drafters)]
     times = []
     for number, step in enumerate(steps, start=1):
+        where = f"{number}/{len(steps)} {step.worker} {step.device} S={step.bucket} {step.what}"
+        say(f"compiling {where}")
         started = time.perf_counter()
         with compile_guard.named_compile_failures():
             step.run()
         _finish(step.device)
         seconds = time.perf_counter() - started
         times.append(ShapeTime(str(step.device), step.worker, step.bucket, round(seconds, 3)))
-        say(f"warmup {number}/{len(steps)} {step.worker} {step.device} S={step.bucket} {step.what} {seconds:.1f} s")
+        say(f"warmup {where} {seconds:.1f} s")
     return times
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
 import tarfile
 import time
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import cache, files, trainer_command
+from . import cache, cache_files, files, trainer_command
 from .cache import Place
 from .errors import OpsError
 from .paths import Layout
@@ -33,19 +37,34 @@ def note_of(archive: Path) -> Path:
 
 def packable(layout: Layout, where: Place) -> bool:
     """Tell whether the cache is proved and whole and holds anything."""
-    return cache.look(layout, where).warm and cache.has_files(layout.cache(where.cache_id))
+    return cache.look(layout, where).warm and cache_files.has_files(layout.cache(where.cache_id))
 
 
 def current(layout: Layout, where: Place) -> bool:
-    """Tell whether an archive holds what the cache holds now; an empty cache needs none."""
-    if not cache.has_files(layout.cache(where.cache_id)):
+    """Tell whether an archive holds what the cache holds now, byte for byte; an empty cache needs none."""
+    folder = layout.cache(where.cache_id)
+    if not cache_files.has_files(folder):
         return True
-    archive = find(layout, where.cache_id)
-    note = files.read_json(note_of(archive)) if archive else None
-    record = cache.read_record(layout.cache(where.cache_id))
-    return bool(
-        note and record and note.get("shapes") == sorted(record["shapes"]) and note.get("files") == len(record["files"])
+    archive, record = find(layout, where.cache_id), cache_files.read_record(folder)
+    if archive is None or not record:
+        return False
+    note = read_note(archive)
+    return (
+        note.get("content") == content_hash(record)
+        and note.get("shapes") == sorted(record["shapes"])
+        and note.get("sha256") == files.file_sha256(archive)
     )
+
+
+def content_hash(record: Mapping[str, Any]) -> str:
+    """Name what a cache holds."""
+    return hashlib.sha256(json.dumps(record["files"], sort_keys=True).encode()).hexdigest()
+
+
+def read_note(archive: Path) -> dict[str, Any]:
+    """Return the note of an archive; empty when it is missing or no note."""
+    note = files.read_json(note_of(archive))
+    return note if isinstance(note, dict) else {}
 
 
 def pack(layout: Layout, where: Place) -> dict[str, Any]:
@@ -64,9 +83,10 @@ def pack(layout: Layout, where: Place) -> dict[str, Any]:
     tool = zstd()
     archive = layout.archives / f"{where.cache_id}.tar.{'zst' if tool else 'gz'}"
     spare = archive.with_name(f".{archive.name}.{os.getpid()}")
-    folder, record = layout.cache(where.cache_id), cache.read_record(layout.cache(where.cache_id))
+    folder = layout.cache(where.cache_id)
+    record = cache_files.read_record(folder)
     try:
-        _write(spare, folder, [*record["files"], cache.RECORD], tool)
+        _write(spare, folder, [*record["files"], cache_files.RECORD], tool)
         note = {
             "archive": archive.name,
             "sha256": files.file_sha256(spare),
@@ -76,6 +96,7 @@ def pack(layout: Layout, where: Place) -> dict[str, Any]:
             "hardware": record["hardware"],
             "shapes": sorted(record["shapes"]),
             "files": len(record["files"]),
+            "content": content_hash(record),
             "packed_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
         os.replace(spare, archive)
@@ -107,17 +128,17 @@ def _add(out: tarfile.TarFile, folder: Path, names: list[str]) -> None:
         out.add(folder / name, arcname=name, recursive=False)
 
 
-def check(archive: Path, where: Place) -> dict[str, Any]:
-    """Return the archive's note when its bytes and its origin fit this box.
+def check(archive: Path, where: Place) -> None:
+    """See that an archive's bytes and its origin fit this box.
 
     Raises:
-        OpsError: it is damaged, or was made for another environment or other hardware.
+        OpsError: it is missing or damaged, or was made for another environment or other hardware.
     """
-    note = files.read_json(note_of(archive))
-    if not isinstance(note, dict) or not archive.is_file():
+    note = read_note(archive)
+    if not note or not archive.is_file():
         raise OpsError(
-            f"compile_cache_restore is {archive}: the archive or its note {note_of(archive).name} is missing.",
-            remedy="keep the two files of an archive together",
+            f"the archive {archive} or its note {note_of(archive).name} is missing or damaged.",
+            remedy="keep the two files of an archive together, or prewarm without it (relaunch.yml --tags warmup)",
         )
     digest = files.file_sha256(archive)
     if digest != note.get("sha256"):
@@ -131,32 +152,54 @@ def check(archive: Path, where: Place) -> dict[str, Any]:
                 f"{archive} was made for {key} {note.get(key)!r}, and this box has {mine!r}.",
                 remedy="restore it where both are equal; here a prewarm is needed",
             )
-    return note
 
 
-def unpack(layout: Layout, archive: Path, where: Place) -> None:
-    """Put the archive's files in the cache's place, whole or not at all; the cache still has to be proved here."""
-    note = check(archive, where)
-    folder = layout.cache(where.cache_id)
-    aside = layout.caches / f".{where.cache_id}.restore"
+def unpack(archive: Path, where: Place, folder: Path, old: Path) -> None:
+    """Make `folder` of the archive's files and of what `old` holds beside them, whole or not at all.
+
+    Nothing counts as proved then: a process of this box has to find all of it first.
+
+    Raises:
+        OpsError: `check` refuses the archive, or its files are not what its record says.
+    """
+    check(archive, where)
+    aside = folder.with_name(f".{folder.name}.restore")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    _read(archive, aside)
-    record = cache.read_record(aside)
-    if not record or list(cache.damaged(aside, record["files"])):
-        shutil.rmtree(aside)
-        raise OpsError(f"{archive} unpacks to files that its record does not know.", remedy="fetch it again")
-    # The proof belongs to the box that made it; here only the file list counts until a process of this box agrees.
-    files.write_json(aside / cache.RECORD, {**record, "shapes": {}, "restored_from": note["archive"]})
-    old = folder.with_name(f"{folder.name}.before-restore")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.is_dir():
-        os.rename(folder, old)
-    os.rename(aside, folder)
-    shutil.rmtree(old, ignore_errors=True)
+    try:
+        _read(archive, aside)
+        record = cache_files.read_record(aside)
+        if not record or list(cache_files.damaged(aside, record["files"])):
+            raise OpsError(f"{archive} unpacks to files that its record does not know.", remedy="fetch it again")
+        kept = _keep_more(old, aside)
+        listed = {**kept, **record["files"]}
+        files.write_json(
+            aside / cache_files.RECORD, {**record, "files": listed, "shapes": {}, "restored_from": archive.name}
+        )
+        os.rename(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _keep_more(old: Path, folder: Path) -> dict[str, Any]:
+    """Copy the whole files of `old` that `folder` lacks: other shapes need them; return their rows of the record."""
+    listed = dict(cache_files.read_record(old).get("files") or {})
+    bad = set(cache_files.damaged(old, listed))
+    kept = {name: row for name, row in listed.items() if name not in bad and not (folder / name).exists()}
+    for name in kept:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(old / name, folder / name)
+    return kept
 
 
 def _read(archive: Path, folder: Path) -> None:
+    try:
+        _read_tar(archive, folder)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise OpsError(f"{archive} is no archive of a cache: {error}.", remedy="fetch it again") from error
+
+
+def _read_tar(archive: Path, folder: Path) -> None:
     if archive.suffix == ".gz":
         with tarfile.open(archive, "r:gz") as source:
             _extract(source, folder)

@@ -7,15 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import cache, cache_archive, space
+from . import cache_archive, cache_prewarm, space
 from .cache import Place
+from .cache_prewarm import Archive
 from .jobs import Progress
 from .paths import Layout
 from .trainer_command import Selection
 
 
 def arguments(
-    layout: Layout, selection: Selection, where: Place, *, wipe: bool = False, archive: bool = False, restore: str = ""
+    layout: Layout,
+    selection: Selection,
+    where: Place,
+    *,
+    wipe: bool = False,
+    archive: bool = False,
+    restore: str = "",
+    restore_required: bool = True,
 ) -> dict[str, Any]:
     """Return what the job gets, as JSON."""
     return {
@@ -24,9 +32,15 @@ def arguments(
         "wipe": wipe,
         "archive": archive,
         "restore": restore,
+        "restore_required": restore_required,
         "selection": dataclasses.asdict(selection),
         "place": dataclasses.asdict(where),
     }
+
+
+def name(where: Place, told: Mapping[str, Any]) -> str:
+    """Name the job: one for one piece of work, so that nobody attaches to less than was asked."""
+    return where.job_id(*(word for word in ("wipe", "archive", "restore") if told[word]))
 
 
 def job(told: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
@@ -35,13 +49,11 @@ def job(told: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     where, chosen = Place(**told["place"]), dict(told["selection"])
     chosen["overrides"] = tuple(chosen["overrides"])
     chosen["extra"] = tuple((name, value) for name, value in chosen["extra"])
-    if told["restore"]:
-        with cache.holding(layout, where.cache_id, progress):
-            cache_archive.unpack(layout, Path(told["restore"]), where)
-        progress.say(f"restored {told['restore']}; a process of this box now has to find all of it")
-    made = cache.prewarm(layout, Selection(**chosen), where, progress, wipe=bool(told["wipe"]))
+    archive = Archive(Path(told["restore"]), required=told["restore_required"]) if told["restore"] else None
+    made = cache_prewarm.prewarm(layout, Selection(**chosen), where, progress, wipe=bool(told["wipe"]), archive=archive)
     if told["archive"] and not cache_archive.current(layout, where):
-        note = cache_archive.pack(layout, where)
+        with cache_prewarm.holding(layout, where.cache_id, progress):
+            note = cache_archive.pack(layout, where)
         progress.say(f"packed {note['path']}: {space.human(note['bytes'])}, sha256 {note['sha256'][:12]}")
         made = {**made, "changed": True}
     packed = cache_archive.find(layout, where.cache_id)

@@ -40,19 +40,20 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
         "said": f"cache {where.cache_id} is {now.state}: {now.reason}",
         "diff": {"before": f"{where.cache_id} {now.state}\n", "after": f"{where.cache_id} warm\n"},
     }
+    cache.refuse_foreign(now)
     if not work:
-        return {**result, "changed": False}
+        unused = "; the archive was not needed" if want["restore"] and want["restore_required"] else ""
+        return {**result, "changed": False, "said": result["said"] + unused}
     if want["beside"] == "leave" and living.all_living(layout) and not want["wipe"]:
         return {**result, "changed": False, "said": result["said"] + "; left alone while a run lives"}
     if not (now.warm and not want["wipe"]):
         cache.refuse_beside_a_run(layout, now, wipe=want["wipe"])
     if check_mode or not want["start"]:
         return {**result, "changed": check_mode, "said": result["said"] + "; would be warmed and proved"}
-    told = cache_job.arguments(
-        layout, selection, where, wipe=want["wipe"], archive=want["archive"], restore=want["restore"]
-    )
+    words = ("wipe", "archive", "restore", "restore_required")
+    told = cache_job.arguments(layout, selection, where, **{word: want[word] for word in words})
     job = jobs.start_or_attach(
-        layout, where.job_id, "cache_job:job", told, title=f"warm compile cache {where.cache_id}"
+        layout, cache_job.name(where, told), "cache_job:job", told, title=f"warm compile cache {where.cache_id}"
     )
     return {**result, "job": job.as_dict()}
 

@@ -90,14 +90,15 @@ class Progress:
         with (self.folder / "lines").open("a", encoding="utf-8") as stream:
             stream.write(line.replace("\n", " ") + "\n")
         print(f"[{self.elapsed():.1f} s] {line}", flush=True)
-        self._write(line, done, total)
+        self.show(line, done=done, total=total)
 
     def update(self, line: str, *, done: int | None = None, total: int | None = None) -> None:
         """Make this the newest state, at most once per `least_pause` seconds: for things that move all the time."""
         if time.monotonic() - self.written >= self.least_pause:
-            self._write(line, done, total)
+            self.show(line, done=done, total=total)
 
-    def _write(self, line: str, done: int | None, total: int | None) -> None:
+    def show(self, line: str, *, done: int | None = None, total: int | None = None) -> None:
+        """Make this the newest state: what is at work now, told when it takes long."""
         self.written = time.monotonic()
         state = {"line": line, "done": done, "total": total, "elapsed": round(self.elapsed(), 1),
                  "updated_at": time.time()}

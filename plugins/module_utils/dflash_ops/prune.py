@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from . import known_good, living, runs
+from . import cache_prewarm, cache_swap, known_good, living, runs
 from .errors import OpsError
 from .paths import Layout
 
@@ -59,8 +59,11 @@ def plan(layout: Layout, *, keep_runs: int, now: float | None = None) -> Plan:
     for kind, folder in (("env_id", layout.envs), ("release_id", layout.releases), ("cache_id", layout.caches)):
         needed = needed_ids(layout, kept, kind)
         for path in _entries(folder):
-            if path.name in needed:
-                keep.append((path, needed[path.name]))
+            name = _name_of(path)
+            if name in needed:
+                keep.append((path, needed[name]))
+            elif kind == "cache_id" and cache_prewarm.busy(layout, name):
+                keep.append((path, "a prewarm works on it"))
             elif complete(path, kind) or _old(path, now):
                 remove.append((path, "no kept run needs it"))
     needed = needed_ids(layout, kept, "cache_id")
@@ -112,7 +115,12 @@ def needed_ids(layout: Layout, kept: Iterable[str], kind: str) -> dict[str, str]
 def _newest(layout: Layout, kind: str) -> str:
     folder = {"env_id": layout.envs, "release_id": layout.releases, "cache_id": layout.caches}[kind]
     found = [path for path in _entries(folder) if complete(path, kind)]
-    return max(found, key=lambda path: path.stat().st_mtime).name if found else ""
+    return _name_of(max(found, key=lambda path: path.stat().st_mtime)) if found else ""
+
+
+def _name_of(path: Path) -> str:
+    """Return the id of a folder; a cache that waits for the end of a wipe keeps its own."""
+    return path.name.removesuffix(cache_swap.OLD)
 
 
 def complete(path: Path, kind: str) -> bool:

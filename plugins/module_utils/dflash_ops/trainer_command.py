@@ -20,6 +20,11 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 CONFIG_SECONDS = 60
+# What places the compile cache and the code, and what would switch the cache off: no run may have its own.
+OURS = re.compile(
+    r"TORCHINDUCTOR_(CACHE_DIR|FORCE_DISABLE_CACHES|FX_GRAPH_CACHE|AUTOGRAD_CACHE)|TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE"
+    r"|TRITON_(CACHE_DIR|ALWAYS_COMPILE|HOME)|FLA_CACHE_(DIR|RESULTS)|TMPDIR|PYTHONPATH|PYTHONHOME|DFLASH_.*"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +74,8 @@ def check_extra(extra: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return the operator's extra variables in a fixed order.
 
     Raises:
-        OpsError: a name that no shell accepts, or one that looks like a secret (it would land in the record).
+        OpsError: a name that no shell accepts, one that looks like a secret (it would land in the record), or one that
+            the box sets itself.
     """
     for name in extra:
         if not VARIABLE_NAME.fullmatch(name):
@@ -81,6 +87,12 @@ def check_extra(extra: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
             raise OpsError(
                 f"training_run_environment holds {name}, which looks like a secret and would be recorded.",
                 remedy="move it to training_run_secrets, which is kept in a 0600 file only",
+            )
+        if OURS.fullmatch(name):
+            raise OpsError(
+                f"training_run_environment holds {name}, which the box sets itself: prewarm and run share code and "
+                "compile cache.",
+                remedy=f"leave {name} out; the compile cache lies below dflash_root",
             )
     return tuple(sorted((name, str(value)) for name, value in extra.items()))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import notify, runs, tmux, trainer_command
+from . import cache_archive, files, notify, runs, tmux, trainer_command
 from .environment import PROFILES
 from .errors import OpsError
 from .sources import without_password
@@ -69,6 +69,8 @@ def meaning_problems(name: str, value: Any) -> list[str]:
         return raised_as_is(trainer_command.check_extra, value)
     if name == "training_run_notify":
         return raised_as_is(notify.check, value)
+    if name in CONTROLLER_PATHS and value:
+        return [f"{name}={value!r}: {text}" for text in CONTROLLER_PATHS[name](Path(value).expanduser())]
     if name in ("training_run_script_link", "python_env_cache_dir") and value:
         return [f"{name}={value!r}: {text}" for text in path_problems(value)]
     return []
@@ -166,6 +168,29 @@ def wheelhouse_problems(value: Any) -> list[str]:
     if not any(path.glob("*.whl")):
         return ["holds no wheel; make one with `make wheelhouse`"]
     return []
+
+
+def archive_problems(path: Path) -> list[str]:
+    """Want an archive of a compile cache, whole, with its note beside it."""
+    if not path.is_file():
+        return ["is no file on the controller; give an archive that -e compile_cache_fetch=FOLDER brought"]
+    recorded = cache_archive.read_note(path).get("sha256")
+    if not recorded:
+        return [f"has no note {cache_archive.note_of(path).name} beside it; keep the two files of an archive together"]
+    if files.file_sha256(path) != recorded:
+        return ["is damaged: its sha256 is not the one of its note; fetch it again, or prewarm without it"]
+    return []
+
+
+def fetch_problems(path: Path) -> list[str]:
+    """Want a folder, or a place for one."""
+    return ["is a file on the controller; give a folder"] if path.is_file() else []
+
+
+CONTROLLER_PATHS: dict[str, Callable[[Path], list[str]]] = {
+    "compile_cache_restore": archive_problems,
+    "compile_cache_fetch": fetch_problems,
+}
 
 
 def training_needs(config: str, overrides: Sequence[str], repo: Path) -> dict[str, Any]:

@@ -167,9 +167,13 @@ def warmup(given: dict[str, Any]) -> int:
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
     folder.mkdir(parents=True, exist_ok=True)
     test, hits, misses = values["test"], 0, 0
+    if "ends" in test:
+        print(test.get("says", "no dataset there"), flush=True)
+        return int(test["ends"])
     names = [f"l{values['drafter']['num_layers']}-s{number}" for number in range(3)]
     for number, name in enumerate(names, start=1):
         file, right = folder / name, f"code of {name}\n" * 100
+        print(f"compiling {number}/{len(names)} drafter[0] cpu S=64 forward+backward", flush=True)
         if test.get("second") == "fails" and file.exists():
             print("RuntimeError: Detected recompile when torch.compile stance is 'fail_on_recompile'", flush=True)
             return 6
