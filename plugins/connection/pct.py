@@ -81,6 +81,8 @@ all:
 import hashlib
 import os
 import shlex
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -114,11 +116,16 @@ from ansible.module_utils.dflash_ops.pct_failures import (
     explain_silence,
     last_line,
 )
+from ansible.module_utils.dflash_ops.pct_login import first_login
 
 WAY = (
     "host", "port", "remote_user", "pct_vmid", "pct_method", "pct_executable", "pct_sudo",
     "private_key_file", "ssh_executable", "ssh_args", "ssh_common_args", "ssh_extra_args", "host_key_checking",
 )
+# a command without an agent prints this first: what follows is its own, what comes without it is the way's
+ENTERED = "dflash-pct: entered"
+LOOK_S = 25  # how long the host may take to say how a container is, for a message
+SSH_FAILED = 255
 display = Display()
 T = TypeVar("T")
 
@@ -243,7 +250,7 @@ class Connection(ssh.Connection):
     def _open_channel(self) -> Channel:
         """Return the channel of this task, opened anew when there is none or the options name another way."""
         way = self._way()
-        if self._channel and self._channel_way == way:
+        if self._channel and self._channel_way == way and self._channel.usable():
             return self._channel
         self._close_channel()
         attempts = int(self.get_option("reconnection_retries")) + 1
@@ -280,20 +287,21 @@ class Connection(ssh.Connection):
         except ChannelSilent:
             raise AnsibleConnectionFailure(explain_silence(place, limit, self._look())) from None
         except ChannelRefused as refusal:
-            message = explain(refusal.text, place)
-            if message and self.get_option("pct_method") == "lxc-attach":
-                # LXC says the same of a stopped container and of one that does not exist; Proxmox knows
-                message = explain(self._look(), place) or message
-            if message is None:
-                said = last_line(refusal.text) or f"exit status {refusal.status}, no message"
-                message = f"Could not enter container {place.vmid} on {place.host}: {said} ({self._look()})"
-            display.vvv(f"PCT: refused, status {refusal.status}: {refusal.text}", host=self.host)
-            raise AnsibleConnectionFailure(message) from None
+            raise AnsibleConnectionFailure(self._why_not_entered(refusal.status, refusal.text)) from None
+
+    def _launch(self, limit: float) -> Channel:
+        """Start an agent through ssh. Where no login is shared yet, others to the same host wait a moment for ours."""
+        seconds = limit + float(self.get_option("timeout"))
+
+        def start(argv: list[bytes], popen: dict[str, Any]) -> Channel:
+            with first_login(self._shared_login()):
+                return Channel.open(argv, timeout_s=seconds, **popen)
+
+        return self._through_ssh(self._command(AGENT_WORDS), start)
 
     @ssh._clean_shm
-    def _launch(self, limit: float) -> Channel:
-        """Start ssh with the parent's arguments and whatever its way of giving a password needs."""
-        remote = self._command(AGENT_WORDS)
+    def _through_ssh(self, remote: str, start: Callable[[list[bytes], dict[str, Any]], T]) -> T:
+        """Call `start` with the parent's ssh words for a remote line, and what its way of giving a password needs."""
         argv = self._build_command(self.get_option("ssh_executable"), "ssh", "-T", self.host, remote)
         popen: dict[str, Any] = self._init_shm()
         pipe = self.sshpass_pipe if argv[0] == b"sshpass" else None
@@ -302,10 +310,16 @@ class Connection(ssh.Connection):
             popen["pass_fds"] = pipe
         display.vvvv("PCT: " + " ".join(shlex.quote(word.decode(errors="replace")) for word in argv), host=self.host)
         try:
-            return Channel.open(argv, timeout_s=limit + float(self.get_option("timeout")), **popen)
+            return start(argv, popen)
         finally:
             for end in pipe or ():
                 os.close(end)
+
+    def _shared_login(self) -> Path | None:
+        """Return the socket of ssh's ControlMaster; None where ssh alone knows it, or shares nothing."""
+        folder = unfrackpath(self.get_option("control_path_dir"))
+        path = self.control_path % {"directory": folder} if self.control_path else ""
+        return Path(path) if path and "%" not in path else None
 
     def _close_channel(self) -> None:
         if self._channel:
@@ -318,25 +332,44 @@ class Connection(ssh.Connection):
         """Return what the host says about the container, for a message; never raises."""
         place = self._place()
         ask = (
-            f"timeout 20 {'sudo -n ' if self.get_option('pct_sudo') else ''}"
+            f"timeout {LOOK_S - 5} {'sudo -n ' if self.get_option('pct_sudo') else ''}"
             f"{shlex.quote(place.executable)} status {place.vmid} 2>&1; "
             f"grep -s '^lock:' /etc/pve/lxc/{place.vmid}.conf"
         )
         try:
-            _status, out, _err = super().exec_command(ask, sudoable=False)
-        except AnsibleError as error:
-            return explain(str(error), place) or f"the host does not answer: {last_line(str(error))}"
-        said = ", ".join(line.strip() for line in out.decode(errors="replace").splitlines() if line.strip())
+            status, out, err = self._through_ssh(ask, lambda argv, popen: run_ssh(argv, None, LOOK_S, popen))
+        except (OSError, subprocess.TimeoutExpired):
+            return "the host does not answer"
+        text = (out + err).decode(errors="replace")
+        said = ", ".join(line.strip() for line in text.splitlines() if line.strip())
+        if status == SSH_FAILED:
+            cause = (explain(text, place) or "").partition(" Remedy: ")[0]
+            return cause.rstrip(".") or f"the host does not answer: {last_line(text)}"
         return f"{place.executable} says: {said or 'nothing'}"
 
     def _exec_once(self, cmd: str, in_data: bytes | None, sudoable: bool) -> tuple[int, bytes, bytes]:
         """Run a command with a pct call of its own: the way into a container without python3."""
-        status, out, err = super().exec_command(self._command(cmd), in_data=in_data, sudoable=sudoable)
-        if status and not out:
-            message = explain(err.decode(errors="replace"), self._place())
-            if message:
-                raise AnsibleConnectionFailure(message)
-        return status, out, err
+        def run(argv: list[bytes], popen: dict[str, Any]) -> tuple[int, bytes, bytes]:
+            return run_ssh(argv, in_data, None, popen)
+
+        status, out, err = self._through_ssh(self._command(f"printf '{ENTERED}\\n'; {cmd}"), run)
+        before, entered, out = out.partition(f"{ENTERED}\n".encode())
+        if not entered:
+            raise AnsibleConnectionFailure(self._why_not_entered(status, (err + before).decode(errors="replace")))
+        return status, as_text(self._without_become_marker(out) if sudoable else out), as_text(err)
+
+    def _why_not_entered(self, status: int, text: str) -> str:
+        """Return the message for what ssh, sudo, pct or LXC printed when the way ended before the container."""
+        place = self._place()
+        display.vvv(f"PCT: refused, status {status}: {text}", host=self.host)
+        message = explain(text, place)
+        if message and self.get_option("pct_method") == "lxc-attach":
+            # LXC says the same of a stopped container and of one that does not exist; Proxmox knows
+            message = explain(self._look(), place) or message
+        if message:
+            return message
+        said = last_line(text) or f"exit status {status}, no message"
+        return f"Could not enter container {place.vmid} on {place.host}: {said} ({self._look()})"
 
     def _without_become_marker(self, out: bytes) -> bytes:
         """Drop the line by which become plugins show that they succeeded."""
@@ -344,6 +377,23 @@ class Connection(ssh.Connection):
             return out
         lines = out.splitlines(True)
         return b"".join(line for line in lines if not self.become.check_success(line))
+
+
+def run_ssh(
+    argv: list[bytes], data: bytes | None, seconds: float | None, popen: dict[str, Any]
+) -> tuple[int, bytes, bytes]:
+    """Run one ssh to its end; return (status, stdout, stderr).
+
+    Raises:
+        TimeoutExpired: it took longer than `seconds`, for example over a shared login that died unnoticed.
+    """
+    # files, since a ControlMaster that stays in the background keeps a pipe open for good
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        done = subprocess.run(argv, input=data, stdin=None if data is not None else subprocess.DEVNULL,
+                              stdout=out, stderr=err, timeout=seconds, check=False, **popen)
+        for stream in (out, err):
+            stream.seek(0)
+        return done.returncode, out.read(), err.read()
 
 
 def as_text(data: bytes) -> bytes:

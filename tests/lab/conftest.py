@@ -88,11 +88,13 @@ def connect(login: dict[str, Any]) -> Iterator[Connect]:
 
 @pytest.fixture
 def play(tmp_path: Path, login: dict[str, Any]) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a play, given as text of its tasks, against container 200."""
+    """Run a play, given as text of its tasks, against container 200, or against `hosts` with variables of their own."""
     import json
 
-    def run(tasks: str, *arguments: str, env: dict[str, str] | None = None, **variables: Any) -> Any:
-        inventory = {"all": {"hosts": {"trainer": login | variables}}}
+    def run(tasks: str, *arguments: str, env: dict[str, str] | None = None,
+            hosts: dict[str, dict[str, Any]] | None = None, **variables: Any) -> Any:
+        named = hosts or {"trainer": {}}
+        inventory = {"all": {"hosts": {name: login | variables | own for name, own in named.items()}}}
         (tmp_path / "inventory.json").write_text(json.dumps(inventory), encoding="utf-8")
         lines = "".join(f"    {line}\n" for line in tasks.strip("\n").splitlines())
         text = f"- hosts: all\n  gather_facts: false\n  tasks:\n{lines}"

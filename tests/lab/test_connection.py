@@ -188,6 +188,24 @@ def test_without_python_commands_work_and_copies_say_why(lab: Lab, connect: Any,
         lab.inside(201, "mv", "/usr/bin/python3.hidden", "/usr/bin/python3")
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_without_python_a_commands_own_words_are_no_failure_of_the_way(lab: Lab, connect: Any, method: str) -> None:
+    lab.inside(201, "mv", "/usr/bin/python3", "/usr/bin/python3.hidden")
+    try:
+        connection = connect(pct_vmid=201, pct_method=method)
+        for words in ("E: Connection timed out", "sshd.service is not running", "sudo: a password is required"):
+            found = connection.exec_command(f"echo '{words}' >&2; exit 3")
+            assert found == (3, b"", f"{words}\n".encode())
+        assert connection.exec_command("cat; exit 255", in_data=b"x") == (255, b"x", b"")
+        lab.pct("stop", "201")
+        with pytest.raises(AnsibleConnectionFailure, match=r"Container 201 on 127.0.0.1 is not running"):
+            connection.exec_command("true")
+    finally:
+        lab.pct("start", "201", check=False)
+        lab.wait_ready(201)
+        lab.inside(201, "mv", "/usr/bin/python3.hidden", "/usr/bin/python3")
+
+
 def test_case_12_bytes_that_are_no_text_become_marks(connect: Any) -> None:
     status, out, err = connect().exec_command("printf 'a\\377' >&2; printf 'b\\376'; exit 5")
     assert (status, out.decode(), err.decode()) == (5, "b\ufffd", "a\ufffd")
@@ -434,6 +452,93 @@ def test_a_locked_container_still_runs_commands(lab: Lab, connect: Any) -> None:
         assert "CT is locked (backup)" in lab.pct("stop", "201", check=False).stderr
     finally:
         lab.pct("unlock", "201")
+
+
+def test_a_way_that_ended_while_nothing_was_asked_is_made_anew(lab: Lab, connect: Any) -> None:
+    connection = connect(pct_vmid=201)
+    connection.exec_command("true")
+    lab.pct("reboot", "201")
+    until(lambda: not connection._channel.usable())
+    assert connection.exec_command("echo back") == (0, b"back\n", b"")
+    lab.wait_ready(201)
+
+
+def test_a_shared_login_that_died_unnoticed_is_waited_for_only_so_long(
+    connect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"ansible_control_path_dir": str(tmp_path), "pct_timeout": 2, "ansible_ssh_timeout": 1}
+    connection = connect(**options)
+    monkeypatch.setattr(sys.modules[type(connection).__module__], "LOOK_S", 6)
+    connection.exec_command("true")
+    connection.close()
+    master = master_of(tmp_path)
+    os.kill(master, signal.SIGSTOP)
+    try:
+        with pytest.raises(AnsibleConnectionFailure, match=r"did not answer within 2 s \(the host does not answer\)"):
+            connect(**options).exec_command("true")
+    finally:
+        os.kill(master, signal.SIGKILL)
+
+
+def master_of(folder: Path) -> int:
+    """Return the pid of the ssh that keeps the shared login whose socket is in a folder."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and f"{folder}/".encode() in (entry / "cmdline").read_bytes():
+            return int(entry.name)
+    raise AssertionError("there is no master")
+
+
+def test_twelve_hosts_at_once_over_one_login(lab: Lab, tmp_path: Path, play: Any) -> None:
+    """Two containers of one host, twelve forks: sshd would drop logins that come ten at once."""
+    hosts = {f"box{number}": {"pct_vmid": 200 + number % 2} for number in range(12)}
+    (tmp_path / "file").write_bytes(os.urandom(300_000))
+    logins = lab.logins()
+    done = play("""
+- copy: {src: file, dest: "/root/{{ inventory_hostname }}", mode: "0644"}
+- command: sha256sum /root/{{ inventory_hostname }}
+  register: summed
+- assert: {that: "summed.stdout.split()[0] == sum"}
+- command: hostname
+  register: who
+- assert: {that: "who.stdout == 'ct' ~ pct_vmid"}
+""", "--forks=12", hosts=hosts, env={"ANSIBLE_SSH_CONTROL_PATH_DIR": str(tmp_path / "cp")},
+                sum=checksum(tmp_path / "file"))
+    assert done.returncode == 0, done.stdout
+    # sshd allows ten sessions a login (MaxSessions); those beyond log in themselves
+    assert lab.logins() - logins < 12
+    close_logins(tmp_path / "cp")
+
+
+@pytest.mark.parametrize("container", [200, 201])
+def test_a_role_of_modules_files_and_users_goes_through_lxc_attach(lab: Lab, tmp_path: Path, play: Any,
+                                                                   container: int) -> None:
+    calls = len(lab.pct_calls())
+    (tmp_path / "template.j2").write_text("{{ inventory_hostname }}\n", encoding="utf-8")
+    (tmp_path / "script.sh").write_text("#!/bin/sh\nid -un\n", encoding="utf-8")
+    done = play("""
+- file: {path: /root/attach, state: directory, mode: "0750"}
+- template: {src: template.j2, dest: /root/attach/text, mode: "0640", owner: games}
+- copy: {content: "", dest: /root/attach/empty, mode: "0600"}
+- script: ./script.sh
+  become: true
+  become_user: games
+  register: who
+- stat: {path: /root/attach/text}
+  register: text
+- fetch: {src: /root/attach/text, dest: fetched, flat: true}
+- assert:
+    that:
+      - who.stdout_lines == ['games']
+      - text.stat.pw_name == 'games'
+      - text.stat.mode == '0640'
+- command: test -e /root/nothing
+  register: absent
+  failed_when: absent.rc != 1
+  changed_when: false
+""", pct_method="lxc-attach", pct_vmid=container)
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "fetched").read_text(encoding="utf-8") == "trainer\n"
+    assert len(lab.pct_calls()) == calls
 
 
 def test_retries_wait_for_a_container_that_comes_up(lab: Lab, connect: Any) -> None:

@@ -1,15 +1,18 @@
 """Commands and files through an agent of this machine: the same two pipes, without ssh in between."""
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dflash_ops import pct_agent
 from dflash_ops.errors import OpsError
 from dflash_ops.pct_channel import AGENT_WORDS, Channel, ChannelLost, ChannelRefused, ChannelSilent, NoPython
 
@@ -69,7 +72,9 @@ def test_a_child_that_keeps_the_pipe_open_does_not_hold_the_task(channel: Channe
     os.kill(int(out), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("name", ["plain", "a space", "a'quote", 'a"double', "-dash", "ä", "new\nline", "x" * 250])
+@pytest.mark.parametrize(
+    "name", ["plain", "a space", "a'quote", 'a"double', "-dash", "ä", "new\nline", "x" * 250, "\U0001f600" * 62]
+)
 def test_case_12_odd_paths(channel: Channel, tmp_path: Path, name: str) -> None:
     source, target, back = tmp_path / "source", tmp_path / name, tmp_path / "back"
     source.write_bytes(os.urandom(700_000))
@@ -160,6 +165,57 @@ def test_case_12_memory_stays_bounded(channel: Channel, tmp_path: Path) -> None:
     assert grown_kib < 32 << 10
     for path in (big, tmp_path / "copy", tmp_path / "back"):
         path.unlink()
+
+
+@pytest.mark.parametrize("command", ["echo " + "x" * 200_000, "echo a\0b"])
+def test_a_command_that_no_shell_takes_says_why(channel: Channel, command: str) -> None:
+    status, out, err = channel.run(command, b"input that nobody reads")
+    assert (status, out) == (126, b"")
+    assert err.startswith(b"/bin/sh could not be started: ")
+    assert channel.run("echo next", None)[1] == b"next\n"
+
+
+def test_output_is_whole_when_the_controller_is_slow() -> None:
+    source = Path(pct_agent.__file__).read_bytes()
+    agent = subprocess.Popen(WORDS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    assert agent.stdin and agent.stdout
+    agent.stdin.write(b"%d\n%s" % (len(source), source))
+    request = {"service": "run", "command": "head -c 100000 /dev/zero", "has_input": False}
+    pct_agent.write_frame(agent.stdin, b"R", json.dumps(request).encode())
+    pct_agent.write_frame(agent.stdin, b"E")
+    time.sleep(pct_agent.GRACE_S + 1)
+    pct_agent.read_exactly(agent.stdout, len(pct_agent.GREETING))
+    size, letter = 0, b"o"
+    while letter == b"o":
+        letter, data = pct_agent.read_frame(agent.stdout)
+        size += len(data) if letter == b"o" else 0
+    assert size == 100_000
+    agent.stdin.close()
+    assert agent.wait(timeout=20) == 0
+
+
+def test_a_source_that_cannot_be_read_is_named_and_leaves_nothing(channel: Channel, tmp_path: Path) -> None:
+    # a file that opens, and fails when it is read
+    with pytest.raises(OpsError, match="Could not read /proc/self/mem on the controller: Input/output error"):
+        channel.put(Path("/proc/self/mem"), str(tmp_path / "copy"))
+    assert channel.closed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_controller_is_named(channel: Channel, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"x" * 2_000_000)
+    # mkstemp would need a small file system; a limit of this process has the same effect
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
+    try:
+        with pytest.raises(OpsError, match=r"Could not write .*/back on the controller: File too large"):
+            channel.get(str(tmp_path / "source"), tmp_path / "back")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert channel.closed
+    assert leftovers(tmp_path) == []
 
 
 def test_a_refusal_carries_the_words() -> None:

@@ -15,9 +15,11 @@ import fcntl
 import hashlib
 import json
 import os
+import select
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +30,7 @@ GREETING = b"\x00dflash-pct-agent 1\n"
 PIECE = 1 << 18
 HEAD = struct.Struct(">cI")
 GRACE_S = 2.0  # how long output of a command that has ended is awaited when a child of it keeps the pipe open
+NOT_STARTED = 126  # what a shell says of a command that it found but could not run
 
 
 def read_exactly(stream: IO[bytes], count: int) -> bytes:
@@ -88,16 +91,12 @@ class Output:
         self.lock = threading.Lock()
         self.open = True
 
-    def pump(self, letter: bytes, source: IO[bytes]) -> None:
-        """Forward a pipe until it ends."""
-        while True:
-            piece = os.read(source.fileno(), PIECE)
-            if not piece:
-                return
-            with self.lock:
-                if not self.open:
-                    return
+    def write(self, letter: bytes, piece: bytes) -> bool:
+        """Forward a piece; False when nobody wants it any more."""
+        with self.lock:
+            if self.open:
                 write_frame(self.stream, letter, piece)
+            return self.open
 
     def finish(self, **values: Any) -> None:
         """Write the result; nothing of this command follows it."""
@@ -106,28 +105,76 @@ class Output:
             write_result(self.stream, **values)
 
 
+class Pump(threading.Thread):
+    """Forwards one pipe of a command until it ends. Owner: run_command(), which settles it."""
+
+    def __init__(self, letter: bytes, source: IO[bytes], output: Output) -> None:
+        super().__init__(daemon=True)
+        self.letter = letter
+        self.source = source
+        self.output = output
+        self.counting = threading.Lock()
+        self.taken = self.sent = 0
+
+    def run(self) -> None:
+        """Forward piece by piece."""
+        while True:
+            select.select([self.source], [], [])
+            with self.counting:
+                piece = os.read(self.source.fileno(), PIECE)
+                self.taken += len(piece)
+            if not piece or not self.output.write(self.letter, piece):
+                return
+            self.sent += len(piece)
+
+    def settle(self, end: float) -> None:
+        """Wait until what a command that has ended left in the pipe is sent, however slow the way to the controller is.
+
+        What its children still print is awaited until `end` only.
+        """
+        with self.counting:
+            owed = self.taken + bytes_waiting(self.source)
+        while self.is_alive() and self.sent < owed:
+            self.join(0.05)
+        self.join(max(0.0, end - time.monotonic()))
+
+
+def bytes_waiting(pipe: IO[bytes]) -> int:
+    """Return how many bytes can be read from a pipe at once."""
+    return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0])
+
+
 def run_command(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -> None:
     """Run a line in /bin/sh, feed it its input, forward what it prints, and report how it ended."""
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", request["command"]],
-        stdin=subprocess.PIPE if request["has_input"] else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
     output = Output(outgoing)
-    pumps = [
-        threading.Thread(target=output.pump, args=pair, daemon=True)
-        for pair in ((b"o", process.stdout), (b"e", process.stderr))
-    ]
+    try:
+        process = start_command(request)
+    except (OSError, ValueError) as error:
+        incoming.drain()
+        output.write(b"e", f"/bin/sh could not be started: {error}\n".encode(errors="replace"))
+        output.finish(rc=NOT_STARTED)
+        return
+    assert process.stdout and process.stderr
+    pumps = [Pump(b"o", process.stdout, output), Pump(b"e", process.stderr, output)]
     for pump in pumps:
         pump.start()
     feed(process.stdin, incoming)
     status = process.wait()
     end = time.monotonic() + GRACE_S
     for pump in pumps:
-        pump.join(max(0.0, end - time.monotonic()))
+        pump.settle(end)
     output.finish(rc=status if status >= 0 else 128 - status)
+
+
+def start_command(request: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start a shell for the line; raise OSError or ValueError for one that is too long or has a NUL in it."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", request["command"]],
+        stdin=subprocess.PIPE if request["has_input"] else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 def feed(target: IO[bytes] | None, incoming: Input) -> None:
@@ -205,8 +252,8 @@ def store(path: Path, mode: int, incoming: Input) -> str:
 
 
 def part_prefix(path: Path) -> str:
-    """Return how the temporary names for a file begin."""
-    return f".{path.name[:60]}.pct-part-"
+    """Return how the temporary names for a file begin; a name has 255 bytes at most, and a letter up to four."""
+    return f".{path.name[:50]}.pct-part-"
 
 
 def sweep(path: Path) -> None:

@@ -152,7 +152,7 @@ class Channel:
         digest = hashlib.sha256()
 
         def pieces(stream: IO[bytes]) -> Iterable[bytes]:
-            while piece := stream.read(PIECE):
+            while piece := read_piece(stream, source):
                 digest.update(piece)
                 yield piece
 
@@ -166,13 +166,14 @@ class Channel:
     def get(self, source: str, target: Path) -> None:
         """Copy a file of the container to the controller: beside `target` first, renamed when it is whole."""
         digest = hashlib.sha256()
-        handle, part = tempfile.mkstemp(prefix=f".{target.name[:160]}.", suffix=".part", dir=target.parent)
+        # a name has 255 bytes at most, of which a letter may take four
+        handle, part = tempfile.mkstemp(prefix=f".{target.name[:50]}.", suffix=".part", dir=target.parent)
         try:
-            with os.fdopen(handle, "wb") as stream:
+            with os.fdopen(handle, "wb", buffering=0) as stream:
 
                 def take(_letter: bytes, piece: bytes) -> None:
                     digest.update(piece)
-                    stream.write(piece)
+                    write_piece(stream, piece, target)
 
                 result = self.exchange({"service": "get", "path": source}, (), lambda: b"", take)
             if "error" in result:
@@ -193,27 +194,57 @@ class Channel:
         final: Callable[[], bytes],
         take: Callable[[bytes, bytes], None],
     ) -> dict[str, Any]:
-        """Send a request with its input from a thread while the answer is read here."""
-        sender = Sender(self.to_agent, request, pieces, final)
+        """Send a request with its input from a thread while the answer is read here.
+
+        Whatever ends it early closes the channel, since the rest of that answer is still under way in it.
+        """
+        sender = Sender(self.to_agent, request, pieces, final, self.end_input)
         self.busy = True
         sender.start()
         try:
-            while True:
-                letter, data = read_frame(self.from_agent)
-                if letter == b"x":
-                    break
-                take(letter, data)
-        except (EOFError, OSError) as error:
+            result = self.answer(take)
+        except EOFError as error:
             self.close()
             sender.join()
-            raise ChannelLost(self.last_words) from sender.error or error
-        sender.join()
-        if sender.error:
+            raise sender.own_error() or ChannelLost(self.last_words) from error
+        except BaseException:
             self.close()
-            raise sender.error
+            raise
+        sender.join()
         self.busy = False
-        result: dict[str, Any] = json.loads(data)
         return result
+
+    def answer(self, take: Callable[[bytes, bytes], None]) -> dict[str, Any]:
+        """Hand the answer's pieces to `take` and return its result; raise EOFError when the agent is gone."""
+        while True:
+            try:
+                letter, data = read_frame(self.from_agent)
+            except OSError as error:
+                raise EOFError(str(error)) from error
+            if letter == b"x":
+                result: dict[str, Any] = json.loads(data)
+                return result
+            take(letter, data)
+
+    def end_input(self) -> None:
+        """End the agent while its answer is awaited: it ends with its input, which a holder keeps open too."""
+        if self.loan:
+            self.loan.end(intact=False)
+        with contextlib.suppress(OSError):
+            self.to_agent.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be asked of it any more."""
+        return self.errors.closed
+
+    def usable(self) -> bool:
+        """Tell whether it may be asked: open, and not ended from the other side while nothing was asked."""
+        if self.closed:
+            return False
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.from_agent, selectors.EVENT_READ)
+            return not selector.select(0)
 
     def error_text(self) -> str:
         """Return the last of what ssh and pct printed on stderr, without moving their place in that file."""
@@ -225,7 +256,7 @@ class Channel:
 
         A borrowed channel goes back to its holder. One in which something is under way is never kept.
         """
-        if self.errors.closed:
+        if self.closed:
             return
         streams = (self.to_agent, self.from_agent, self.errors)
         kept = False
@@ -257,17 +288,23 @@ class Sender(threading.Thread):
     """Writes one request and its input. Owner: exchange(), which joins it."""
 
     def __init__(
-        self, stream: IO[bytes], request: dict[str, Any], pieces: Iterable[bytes], final: Callable[[], bytes]
+        self,
+        stream: IO[bytes],
+        request: dict[str, Any],
+        pieces: Iterable[bytes],
+        final: Callable[[], bytes],
+        give_up: Callable[[], None],
     ) -> None:
         super().__init__(daemon=True)
         self.stream = stream
         self.request = request
         self.pieces = pieces
         self.final = final
+        self.give_up = give_up
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Send everything; keep the error for the owner."""
+        """Send everything; keep an error for the owner, and end the wait for an answer that cannot come."""
         writer = Writer(self.stream)
         try:
             write_frame(writer, b"R", json.dumps(self.request).encode())
@@ -276,6 +313,11 @@ class Sender(threading.Thread):
             write_frame(writer, b"E", self.final())
         except Exception as error:
             self.error = error
+            self.give_up()
+
+    def own_error(self) -> Exception | None:
+        """Return what went wrong here, such as a source that cannot be read; None when the pipe was closed under us."""
+        return None if isinstance(self.error, (OSError, ValueError)) else self.error
 
 
 class Writer:
@@ -297,6 +339,22 @@ def write_everything(stream: IO[bytes], data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[stream.write(view) or 0:]
+
+
+def read_piece(stream: IO[bytes], source: Path) -> bytes:
+    """Read a piece of the controller's file."""
+    try:
+        return stream.read(PIECE)
+    except OSError as error:
+        raise OpsError(f"Could not read {source} on the controller: {error.strerror or error}.") from error
+
+
+def write_piece(stream: IO[bytes], piece: bytes, target: Path) -> None:
+    """Write a piece of a file that is fetched."""
+    try:
+        write_everything(stream, piece)
+    except OSError as error:
+        raise OpsError(f"Could not write {target} on the controller: {error.strerror or error}.") from error
 
 
 def readable(seen: bytes) -> int:

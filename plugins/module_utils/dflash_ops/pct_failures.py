@@ -129,7 +129,7 @@ def explain(text: str, place: Place) -> str | None:
                 "login": place.login,
                 "detail": next((group for group in found.groups() if group), "") or line_around(text, found.start()),
             }
-            return f"{failure.message.format(**values)} Remedy: {failure.remedy.format(**values)}"
+            return f"{failure.message.format(**values).rstrip('.')}. Remedy: {failure.remedy.format(**values)}"
     return None
 
 
