@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -50,3 +51,20 @@ def test_every_playbook_begins_so(repo: Path) -> None:
         first = yaml.safe_load(file.read_text())[0]
         if file.stem not in ("boilerplate", "written", "provision"):
             assert first["ansible.builtin.import_playbook"] == "boilerplate.yml", file
+
+
+def test_facts_that_ansible_kept_from_yesterday_name_nothing(repo: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "facts"
+    kept.mkdir()
+    file = kept / "s1_localhost"  # as ansible-core 2.19 names it
+    names = {"dflash_env": {"env_id": "stale"}, "dflash_release": {"release_id": "stale"}}
+    stale = {**names, "dflash_ready": {"cache": True}}
+    file.write_text(json.dumps({"__payload__": json.dumps(stale)}))
+    done = typed(
+        *("relaunch.yml", "--tags", "warmup", "--check", "-e", f"dflash_root={tmp_path}/root"),
+        cwd=repo,
+        ANSIBLE_CACHE_PLUGIN="jsonfile",
+        ANSIBLE_CACHE_PLUGIN_CONNECTION=str(kept),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "stale" not in file.read_text()
