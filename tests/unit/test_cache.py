@@ -66,6 +66,7 @@ def test_cold_then_proved_then_nothing_to_do(box: Box, progress: Progress) -> No
     where = place(box, box.select())
     assert cache.look(box.layout, where).state == "cold"
     made = make(box, progress)
+    assert "is cold: nothing is compiled yet" in said(progress)
     now = cache.look(box.layout, where)
     assert now.warm
     assert now.proof["misses"] == 0
@@ -134,6 +135,7 @@ def test_changed_shapes_prewarm_again_and_the_old_ones_stay_covered(box: Box, pr
     assert old.cache_id == new.cache_id
     assert cache.look(box.layout, new).state == "partial"
     make(box, progress, "drafter.num_layers=3")
+    assert f"cache {new.cache_id} is partial: the configuration or the code changed" in said(progress)
     assert cache.look(box.layout, old).warm
     assert cache.look(box.layout, new).warm
 
@@ -173,6 +175,7 @@ def test_wipe_keeps_the_old_cache_until_the_new_one_is_proved(box: Box, progress
     assert cache.look(box.layout, where).warm
     (folder / "inductor" / "stray").write_text("old")
     assert make(box, progress, wipe=True)["changed"] is True
+    assert "A wipe is rarely needed" in said(progress)
     assert not (folder / "inductor" / "stray").exists()
     assert not list(box.layout.caches.glob("*.before"))
 

@@ -24,6 +24,10 @@ NOT_SHAPES = {
     "data": ("path", "eval_path", "seed", "prefetch"),
     "runtime": ("queue_depth", "nan_limit", "seed"),
 }
+WIPE_IS_RARE = (
+    "A wipe is rarely needed: entries are addressed by content, so a changed torch, code or shape never reads a stale "
+    "one, and damaged files are found and made again by themselves"
+)
 ISA_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "asimd", "sve", "bf16")
 
 
@@ -188,8 +192,7 @@ def refuse_beside_a_run(layout: Layout, now: Look, *, wipe: bool) -> None:
     if wipe:
         raise OpsError(
             f"compile_cache_wipe is true while run {run_id} lives and uses the cache.",
-            remedy="stop it first. A wipe is rarely needed: entries are addressed by content, so a changed torch, code "
-            "or shape never reads a stale one, and damaged files are found and made again by themselves",
+            remedy=f"stop it first. {WIPE_IS_RARE}",
         )
     raise OpsError(
         f"the compile cache is {now.state} ({now.reason}), and run {run_id} lives on the same devices.",

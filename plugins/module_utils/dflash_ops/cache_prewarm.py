@@ -94,7 +94,9 @@ def prewarm(
         if before.warm and not wipe:
             progress.say(f"cache {where.cache_id} is warm: {before.reason}")
             return {"state": "warm", "changed": False, "cache_id": where.cache_id, "proof": dict(before.proof)}
+        progress.say(f"cache {where.cache_id} is {before.state}: {before.reason}")
         if wipe:
+            progress.say(f"making it anew; the old one stays until the new one is proved. {cache.WIPE_IS_RARE}")
             with cache_swap.replacing(work.folder):
                 return _make(work, cold=True)
         made = _restored(work, archive) if archive else None
@@ -219,9 +221,9 @@ def _unproved(work: Work) -> Path:
 
 
 def timing(shape: Mapping[str, Any]) -> str:
-    """Say both times of a proof; what another box or an earlier prewarm compiled has no first one."""
+    """Say both times of a proof; where all was found, made by another box or for other code, there is no first one."""
     cold, warm = shape.get("cold_seconds"), shape.get("warm_seconds")
-    return (f"cold {cold:.1f} s, " if isinstance(cold, (int, float)) else "compiled elsewhere, ") + f"warm {warm:.1f} s"
+    return (f"cold {cold:.1f} s, " if isinstance(cold, (int, float)) else "nothing to compile, ") + f"warm {warm:.1f} s"
 
 
 def _counters(report: Mapping[str, Any]) -> str:
