@@ -6,6 +6,8 @@ from typing import Any
 
 from ansible.plugins.loader import action_loader
 
+BEFORE = ("state", "reason", "said", "proof", "damaged", "bytes", "archive", "diff")
+
 DflashJob: Any = action_loader.get("dflash_job", class_only=True)
 
 
@@ -15,7 +17,9 @@ class ActionModule(DflashJob):  # type: ignore[misc]
     def finish(self, result: dict[str, Any], job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Merge the proof into the result; a job that found the cache warm changed nothing."""
         done: dict[str, Any] = super().finish(result, job, task_vars)
-        if not done.get("failed"):
+        if done.get("failed"):  # how warm it was before the work no longer holds
+            done = {name: value for name, value in done.items() if name not in BEFORE}
+        else:
             proof = done.get("proof") or {}
             cold, warm = proof.get("cold_seconds"), proof.get("warm_seconds")
             before = f"cold {cold:.1f} s, " if isinstance(cold, (int, float)) else ""
