@@ -78,12 +78,6 @@ def prewarm(
     Raises:
         OpsError: no space, a cache of another user, an archive that does not fit, or a NotWarm from an empty cache.
     """
-    space.require(
-        layout.caches,
-        NEEDED_BYTES,
-        what="the compile cache",
-        remedy="free space (prune.yml) or put dflash_root on a larger mount",
-    )
     work = Work(layout, selection, where, progress)
     with holding(layout, where.cache_id, progress):
         end_orphans(layout, where.cache_id)
@@ -94,6 +88,7 @@ def prewarm(
         if before.warm and not wipe:
             progress.say(f"cache {where.cache_id} is warm: {before.reason}")
             return {"state": "warm", "changed": False, "cache_id": where.cache_id, "proof": dict(before.proof)}
+        _require_space(layout)
         progress.say(f"cache {where.cache_id} is {before.state}: {before.reason}")
         if wipe:
             progress.say(f"making it anew; the old one stays until the new one is proved. {cache.WIPE_IS_RARE}")
@@ -101,6 +96,15 @@ def prewarm(
                 return _make(work, cold=True)
         made = _restored(work, archive) if archive else None
         return made or _refilled(work, before)
+
+
+def _require_space(layout: Layout) -> None:
+    space.require(
+        layout.caches,
+        NEEDED_BYTES,
+        what="the compile cache",
+        remedy="free space (prune.yml) or put dflash_root on a larger mount",
+    )
 
 
 def end_orphans(layout: Layout, cache_id: str) -> None:

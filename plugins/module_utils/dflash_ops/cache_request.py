@@ -40,12 +40,12 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
         "said": f"cache {where.cache_id} is {now.state}: {now.reason}",
         "diff": {"before": f"{where.cache_id} {now.state}\n", "after": f"{where.cache_id} warm\n"},
     }
-    cache.refuse_foreign(now)
     if not work:
         unused = "; the archive was not needed" if want["restore"] and want["restore_required"] else ""
         return {**result, "changed": False, "said": result["said"] + unused}
     if want["beside"] == "leave" and living.all_living(layout) and not want["wipe"]:
         return {**result, "changed": False, "said": result["said"] + "; left alone while a run lives"}
+    cache.refuse_foreign(now)
     if not (now.warm and not want["wipe"]):
         cache.refuse_beside_a_run(layout, now, wipe=want["wipe"])
     if check_mode or not want["start"]:
