@@ -102,6 +102,37 @@ def test_train_with_a_bad_configuration_leaves_nothing_behind(tiny: TinyRun, ove
     assert not (tiny.folder / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("verb", "words", "told"),
+    [
+        ("evaluate", ["--checkpoint", ".", "--json", "FILE/report.json"], "--json: 'FILE/report.json'"),
+        ("evaluate", ["--checkpoint", ".", "--prompts", "-3"], "--prompts: -3: too small; use 0 or more"),
+        ("evaluate", ["--checkpoint", ".", "--max-new-tokens", "0"], "--max-new-tokens: 0: too small"),
+        ("bench", ["drafter", "--json", "FILE/figures.json"], "--json: 'FILE/figures.json'"),
+        ("bench", ["pipeline", "--repeats", "0"], "--repeats: 0: too small; use 1 or more"),
+        ("warmup", ["--report", "FILE/report.json"], "--report: 'FILE/report.json'"),
+        ("export", ["--checkpoint", ".", "--output", "FILE/drafter"], "--output: 'FILE/drafter'"),
+        ("prepare", ["--input", "x", "--output", "FILE/data"], "--output: 'FILE/data'"),
+        ("prepare", ["--input", "x", "--output", "y", "--batch", "0"], "--batch: 0: too small; use 1 or more"),
+        ("prepare", ["--input", "x", "--output", "y", "--temperature", "-1"], "--temperature: -1: out of range"),
+        ("train", ["--run-dir", "FILE/run"], "--run-dir: 'FILE/run'"),
+        ("train", ["--run-dir", "r", "--cache-dir", "FILE/cache"], "--cache-dir: 'FILE/cache'"),
+        ("train", ["--run-dir", "r", "--resume-from", "absent"], "--resume-from: 'absent': no such folder"),
+    ],
+)
+def test_command_line_is_judged_before_the_work_begins(
+    tiny: TinyRun, verb: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A report that cannot be written is found at once, not after an hour of measuring."""
+    from dflash_trainer.cli import run
+
+    with pytest.raises(SystemExit) as caught:
+        run([verb, "--config", str(tiny.config_file), *(w.replace("FILE", str(tiny.config_file)) for w in words)])
+    shown = capsys.readouterr().err.splitlines()[-1]
+    assert caught.value.code == ExitCode.CONFIG
+    assert told.replace("FILE", str(tiny.config_file)) in shown, shown
+
+
 def test_config_json_loads_no_torch_and_answers_at_once(tiny: TinyRun) -> None:
     code = "import sys; from dflash_trainer.cli import run; rc = run(sys.argv[1:])\n"
     code += "assert 'torch' not in sys.modules; sys.exit(rc)"

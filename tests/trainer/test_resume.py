@@ -145,6 +145,12 @@ def test_resume_from_an_earlier_run_leaves_that_run_as_it_is(tiny: TinyRun, whol
     assert _tree(tiny.folder / "first/checkpoints") == before
 
 
+def test_resume_from_a_folder_without_a_checkpoint_is_refused(tiny: TinyRun) -> None:
+    """A wrong folder would otherwise train from the beginning, for days, without a word."""
+    assert tiny.train("next", "optimizer.max_steps=2", resume_from=tiny.folder / "train") == ExitCode.INPUT
+    assert "--resume-from" in tiny.failure("next")["message"]
+
+
 def test_changed_data_order_is_said(tiny: TinyRun, capfd: pytest.CaptureFixture[str]) -> None:
     tiny.train("run", "optimizer.max_steps=4")
     tiny.train("run", "optimizer.max_steps=5", "data.seed=9")

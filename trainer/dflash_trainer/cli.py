@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from dflash_trainer.config_file import load_config
 from dflash_trainer.errors import ConfigError, ExitCode, TrainerError
 
+_INTERRUPTED = 128 + signal.SIGINT
 VERBS = ("config", "train", "warmup", "prepare", "evaluate", "export", "bench")
 
 
@@ -32,6 +35,11 @@ def run(words: Sequence[str]) -> int:
     except TrainerError as error:
         print(f"failed: {error.name}: {error}", file=sys.stderr, flush=True)
         return _record(error, arguments)
+    except KeyboardInterrupt:
+        print(f"{words[0]}: interrupted", file=sys.stderr, flush=True)
+        return _INTERRUPTED
+    except Exception as error:
+        return _record(_named(words[0], error), arguments)
 
 
 def set_cache_folders(folder: Path | None) -> None:
@@ -67,6 +75,17 @@ def _help(verb: str) -> str:
         return str(importlib.import_module(f"dflash_trainer.verbs.{verb}").HELP)
     except ModuleNotFoundError:
         return ""
+
+
+def _named(verb: str, error: Exception) -> TrainerError:
+    """What no verb named itself (a lost GPU, a full disk), with its traceback and the name that a run would give it."""
+    from dflash_trainer.pipeline.failure import named_failure
+
+    traceback.print_exc()
+    named = named_failure(verb, error)
+    named.__cause__ = error
+    print(f"failed: {named.name}: {named}", file=sys.stderr, flush=True)
+    return named
 
 
 def _record(error: TrainerError, arguments: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from dflash_trainer.checkpoint import Checkpoint, CheckpointStore
 from dflash_trainer.config import Config
+from dflash_trainer.errors import InputError
 from dflash_trainer.pipeline.pipeline import Pipeline
 from dflash_trainer.position import Position
 
@@ -28,10 +29,15 @@ _EXACT = (
 
 
 def find_checkpoint(own: CheckpointStore, earlier: Path | None, say: Say) -> Checkpoint | None:
-    """The newest complete checkpoint of this run, else of the earlier one."""
+    """The newest complete checkpoint of this run, else of the earlier one. Raises InputError when that has none."""
     found = own.newest(say)
     if found is None and earlier is not None:
         found = CheckpointStore(earlier, read_only=True).newest(say)
+        if found is None:
+            raise InputError(
+                f"--resume-from = {str(earlier)!r}: no complete checkpoint there",
+                "name the checkpoints folder of an earlier run, or leave it out to start afresh",
+            )
     return found
 
 

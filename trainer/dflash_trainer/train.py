@@ -18,7 +18,7 @@ from dflash_trainer import compile_guard
 from dflash_trainer.boxes import Boxes
 from dflash_trainer.checkpoint import CheckpointStore, CheckpointWriter
 from dflash_trainer.config import Config
-from dflash_trainer.errors import ConfigError, DeviceError, ExitCode, InputError, TrainerError
+from dflash_trainer.errors import DeviceError, ExitCode, InputError, TrainerError
 from dflash_trainer.files import write_json
 from dflash_trainer.model.build import check_init_from
 from dflash_trainer.needs import check_against_target, check_space, checkpoint_bytes
@@ -58,7 +58,7 @@ def train(config: Config, options: TrainOptions, stop: StopSignals | None = None
             return train(config, options, stop)
     boxes = Boxes.join(cuda="cuda" in config.drafter.devices[0])
     folder = options.run_dir if boxes.leads else options.run_dir / f"box-{boxes.rank}"
-    _make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "failure.json").unlink(missing_ok=True)
     state = RunState(folder)
     try:
@@ -81,15 +81,6 @@ def train(config: Config, options: TrainOptions, stop: StopSignals | None = None
         report_failure(named, folder)
         state.enter("failed", f"{named.name}: {named.message}")
         return named.exit_code
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            "--run-dir", str(folder), error.strerror or "cannot be made", "name another folder"
-        ) from error
 
 
 def _train(

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from dflash_trainer.config import Config
+from dflash_trainer.verbs.arguments import at_least, file_to_write, folder_to_write
 
 HELP = "measure a drafter: accept length on held-out data, real speculative decoding with the target"
 
@@ -15,10 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", type=Path, required=True, help="a checkpoint, a run's folder, or an exported drafter"
     )
-    parser.add_argument("--cache-dir", type=Path, help="compile caches (inductor, triton, fla)")
-    parser.add_argument("--json", type=Path, help="file for the report")
-    parser.add_argument("--prompts", type=int, default=16, help="held-out prompts to answer; 0: no decoding")
-    parser.add_argument("--max-new-tokens", type=int, default=128, help="longest answer")
+    parser.add_argument("--cache-dir", type=folder_to_write, help="compile caches (inductor, triton, fla)")
+    parser.add_argument("--json", type=file_to_write, help="file for the report")
+    parser.add_argument("--prompts", type=at_least(0), default=16, help="held-out prompts to answer; 0: no decoding")
+    parser.add_argument("--max-new-tokens", type=at_least(2), default=128, help="longest answer")
 
 
 def run(arguments: argparse.Namespace, config: Config) -> None:
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace, config: Config) -> None:
 
     job = EvaluationJob(
         checkpoint=arguments.checkpoint,
-        report=arguments.json.absolute() if arguments.json else None,
+        report=arguments.json,
         prompts=arguments.prompts,
         max_new_tokens=arguments.max_new_tokens,
     )

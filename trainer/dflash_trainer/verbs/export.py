@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from dflash_trainer.config import Config
+from dflash_trainer.verbs.arguments import folder_to_write
 
 HELP = "write a checkpoint's drafter as config.json and model.safetensors, for servers"
 
@@ -15,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", type=Path, required=True, help="a checkpoint, or a run's folder (its best, else its latest)"
     )
-    parser.add_argument("--output", type=Path, required=True, help="folder to make")
+    parser.add_argument("--output", type=folder_to_write, required=True, help="folder to make")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="type of the tensors")
 
 
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace, config: Config) -> None:
     from dflash_trainer.trained import find_trained
 
     trained = find_trained(arguments.checkpoint)
-    done = export_drafter(config, trained, arguments.output.absolute(), arguments.dtype)
+    done = export_drafter(config, trained, arguments.output, arguments.dtype)
     print(
         f"exported {trained.name}: {done.tensors} tensors, {done.parameters} parameters, {arguments.dtype}, "
         f"{done.bytes / 1e6:.1f} MB, read back and equal: {done.folder}",

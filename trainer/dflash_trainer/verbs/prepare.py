@@ -12,6 +12,7 @@ from dflash_trainer.prepare.conversations import BadRow, Conversation
 from dflash_trainer.prepare.driver import PrepareJob, Tokenize, prepare
 from dflash_trainer.prepare.tokenization import ChatTokenizer, Sample
 from dflash_trainer.target_shape import TargetLocation, locate
+from dflash_trainer.verbs.arguments import at_least, folder_to_write, not_negative
 
 HELP = "turn JSONL conversations into a tokenized dataset"
 
@@ -19,14 +20,16 @@ HELP = "turn JSONL conversations into a tokenized dataset"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options beside --config and --set."""
     parser.add_argument("--input", type=Path, required=True, help="JSONL conversations")
-    parser.add_argument("--output", type=Path, required=True, help="dataset folder to make")
+    parser.add_argument("--output", type=folder_to_write, required=True, help="dataset folder to make")
     parser.add_argument("--regenerate", action="store_true", help="let the target write every answer")
     parser.add_argument(
-        "--max-length", type=int, default=0, help="tokens a sample is cut to (default: the last bucket)"
+        "--max-length", type=at_least(0), default=0, help="tokens a sample is cut to (default: the last bucket)"
     )
-    parser.add_argument("--max-new-tokens", type=int, default=512, help="with --regenerate: longest answer")
-    parser.add_argument("--temperature", type=float, default=0.0, help="with --regenerate: 0 is greedy")
-    parser.add_argument("--batch", type=int, default=16, help="with --regenerate: conversations answered at once")
+    parser.add_argument("--max-new-tokens", type=at_least(1), default=512, help="with --regenerate: longest answer")
+    parser.add_argument("--temperature", type=not_negative, default=0.0, help="with --regenerate: 0 is greedy")
+    parser.add_argument(
+        "--batch", type=at_least(1), default=16, help="with --regenerate: conversations answered at once"
+    )
 
 
 def run(arguments: argparse.Namespace, config: Config) -> None:
@@ -35,7 +38,7 @@ def run(arguments: argparse.Namespace, config: Config) -> None:
     chat = ChatTokenizer(load_tokenizer(location))
     job = PrepareJob(
         input=arguments.input.absolute(),
-        output=arguments.output.absolute(),
+        output=arguments.output,
         target=Path(config.target.path).name,
         regenerate=arguments.regenerate,
         max_length=arguments.max_length or config.data.buckets[-1],

@@ -13,15 +13,20 @@ from dflash_trainer.errors import ExitCode
 from dflash_trainer.needs import checked_target
 from dflash_trainer.record.phase import RunState
 from dflash_trainer.stopping import StopSignals
+from dflash_trainer.verbs.arguments import folder_there, folder_to_write
 
 HELP = "train a drafter, or go on with a run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the run lies and where it comes from."""
-    parser.add_argument("--run-dir", type=Path, required=True, help="folder of the run; its checkpoints are resumed")
-    parser.add_argument("--resume-from", type=Path, help="checkpoints folder of an earlier run, used when DIR has none")
-    parser.add_argument("--cache-dir", type=Path, help="compile caches (inductor, triton, fla)")
+    parser.add_argument(
+        "--run-dir", type=folder_to_write, required=True, help="folder of the run; its checkpoints are resumed"
+    )
+    parser.add_argument(
+        "--resume-from", type=folder_there, help="checkpoints folder of an earlier run, used when DIR has none"
+    )
+    parser.add_argument("--cache-dir", type=folder_to_write, help="compile caches (inductor, triton, fla)")
 
 
 def run(arguments: argparse.Namespace, config: Config) -> int:
@@ -47,8 +52,7 @@ def _train(arguments: argparse.Namespace, config: Config, stop: StopSignals) -> 
     print("phase imports: loading torch", flush=True)
     from dflash_trainer.train import TrainOptions, train
 
-    resume = arguments.resume_from.absolute() if arguments.resume_from else None
-    return train(config, TrainOptions(arguments.run_dir.absolute(), resume), stop)
+    return train(config, TrainOptions(arguments.run_dir, arguments.resume_from), stop)
 
 
 def _stopped_early(folder: Path, stop: StopSignals) -> int:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from dflash_trainer.config import Config
+from dflash_trainer.verbs.arguments import file_to_write, folder_to_write
 
 HELP = "compile and autotune every device and shape into a cache"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the cache is and where the report goes."""
-    parser.add_argument("--cache-dir", type=Path, help="compile caches (inductor, triton, fla)")
-    parser.add_argument("--report", type=Path, required=True, help="JSON report to write")
+    parser.add_argument("--cache-dir", type=folder_to_write, help="compile caches (inductor, triton, fla)")
+    parser.add_argument("--report", type=file_to_write, required=True, help="JSON report to write")
 
 
 def run(arguments: argparse.Namespace, config: Config) -> None:
@@ -22,5 +22,5 @@ def run(arguments: argparse.Namespace, config: Config) -> None:
     from dflash_trainer.warmup import run_warmup
 
     share_cores(sum(device == "cpu" for device in config.target.devices + config.drafter.devices))
-    result = run_warmup(config, arguments.report.absolute(), say=lambda line: print(line, flush=True))
+    result = run_warmup(config, arguments.report, say=lambda line: print(line, flush=True))
     print(f"warmup done in {result['seconds']:.1f} s, {result['misses']} cache misses: {arguments.report}", flush=True)
