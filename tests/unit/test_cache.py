@@ -344,11 +344,24 @@ def test_case_46_nonsense_in_the_record_is_a_cache_without_proof(
     assert cache.look(box.layout, where).warm
 
 
-def test_dropped_files_are_proved_by_a_second_process(box: Box, progress: Progress) -> None:
+def test_what_is_made_again_without_a_counted_miss_is_proved_by_a_second_process(box: Box, progress: Progress) -> None:
     make(box, progress)
     (box.layout.cache(place(box, box.select()).cache_id) / "inductor" / "l2-s1").unlink()
-    make(box, progress)
+    make(box, progress, "test.uncounted=yes")
     assert said(progress).count("proof: starting the warm-up") == 2
+    assert "(0 misses, 1 files)" in said(progress)
+
+
+def test_cache_that_lies_elsewhere_than_it_was_proved_is_proved_again(box: Box, progress: Progress) -> None:
+    make(box, progress)
+    where = place(box, box.select())
+    file = box.layout.cache(where.cache_id) / "cache.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "folder": "/elsewhere/caches/a"}))
+    now = cache.look(box.layout, where)
+    assert now.state == "partial"
+    assert "proved in /elsewhere/caches/a" in now.reason
+    make(box, progress)
+    assert cache.look(box.layout, where).warm
 
 
 def test_both_times_are_kept_when_the_prewarm_dies_before_the_proof(

@@ -161,12 +161,16 @@ def look(layout: Layout, where: Place) -> Look:
     size = sum(int(row[0]) for row in record["files"].values())
     if bad:
         return Look("damaged", f"{len(bad)} files are not what the proof recorded, such as {bad[0]}", bad, proof, size)
+    if record.get("folder", str(folder)) != str(folder):
+        return Look(
+            "partial", f"it was proved in {record['folder']}, and compiled kernels depend on the path", bytes=size
+        )
     if not proof:
         return Look("partial", "the configuration or the code changed, and its shapes were not proved yet", bytes=size)
     return Look("warm", f"proved at {proof.get('proved_at')}: {proof.get('misses')} misses", proof=proof, bytes=size)
 
 
-def refuse_foreign(now: Look) -> None:
+def refuse_foreign(now: Look, folder: Path) -> None:
     """Refuse to work on what another user made: the trainer of either could not replace the other's files.
 
     Raises:
@@ -175,7 +179,7 @@ def refuse_foreign(now: Look) -> None:
     if now.state == "foreign":
         raise OpsError(
             f"the compile cache is foreign: {now.reason}.",
-            remedy=f"work as the user who made it, or give it to this one: chown -R {os.getuid()} below dflash_root",
+            remedy=f"work as the user who made it, or give it to this one: chown -R {os.getuid()} {folder}",
         )
 
 

@@ -84,7 +84,7 @@ def prewarm(
         if cache_swap.undo_killed(work.folder):
             progress.say("an earlier wipe or restore was killed; the cache as it was before is back")
         before = cache.look(layout, where)
-        cache.refuse_foreign(before)
+        cache.refuse_foreign(before, work.folder)
         if before.warm and not wipe:
             progress.say(f"cache {where.cache_id} is warm: {before.reason}")
             return {"state": "warm", "changed": False, "cache_id": where.cache_id, "proof": dict(before.proof)}
@@ -120,6 +120,9 @@ def _restored(work: Work, archive: Archive) -> dict[str, Any] | None:
         with cache_swap.replacing(work.folder) as old:
             cache_archive.unpack(archive.path, work.where, work.folder, old)
             work.progress.say(f"restored {archive.path}; a process of this box now has to find all of it")
+            made_in = cache_files.read_record(work.folder).get("folder")
+            if made_in not in (None, str(work.folder)):
+                work.progress.say(f"it was made in {made_in}: what depends on that path is compiled again")
             return _make(work, cold=False)
     except NotWarm as error:
         if error.blameless:
@@ -139,7 +142,7 @@ def _refilled(work: Work, before: cache.Look) -> dict[str, Any]:
         work.progress.say(f"dropped {name}: it is damaged")
     cold = not cache_files.has_files(work.folder)
     try:
-        return _make(work, cold=cold, harmed=bool(before.damaged))
+        return _make(work, cold=cold)
     except NotWarm as error:
         if cold or error.blameless:
             raise
@@ -185,21 +188,23 @@ def busy(layout: Layout, cache_id: str) -> bool:
     return False
 
 
-def _make(work: Work, *, cold: bool, harmed: bool = False) -> dict[str, Any]:
+def _make(work: Work, *, cold: bool) -> dict[str, Any]:
     """Warm up, then let a second process judge; write cache.json only after that.
 
-    A first process that misses nothing is the judge itself, as it found all that another one made; not where files
-    had to be dropped: making those again is not always counted as a miss.
+    A first process that misses nothing and makes no file is the judge itself, as it found all that another one made.
+    What its counters say is not enough: a kernel of C++ that is compiled again is no miss to them.
     """
     folder = work.folder
     folder.mkdir(parents=True, exist_ok=True)
+    there = set(cache_files.kept_files(folder))
     first = work.warm_up("cold" if cold else "again")
-    found_all = first["misses"] == 0 and not harmed and not cold
-    if found_all or not cache_files.has_files(folder):
+    made = set(cache_files.kept_files(folder)) - there
+    if not made and (first["misses"] == 0 or not there):
         proof, filled = first, None
     else:
         work.progress.say(
-            f"compiled in {first['seconds']:.1f} s ({first['misses']} misses); a second process has to find all of it"
+            f"compiled in {first['seconds']:.1f} s ({first['misses']} misses, {len(made)} files); "
+            "a second process has to find all of it"
         )
         files.write_json(_unproved(work), {"seconds": first["seconds"]})
         proof, filled = work.warm_up("proof"), first
@@ -264,6 +269,7 @@ def _record(work: Work, *, proof: Mapping[str, Any], filled: Mapping[str, Any] |
         "cache_id": where.cache_id,
         "env_id": where.env_id,
         "hardware": where.hardware,
+        "folder": str(work.folder),
         "user": getpass.getuser(),
         "uid": os.getuid(),
         "shapes": {**dict(old.get("shapes") or {}), where.shape_id: shape},

@@ -45,7 +45,7 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
         return {**result, "changed": False, "said": result["said"] + unused}
     if want["beside"] == "leave" and living.all_living(layout) and not want["wipe"]:
         return {**result, "changed": False, "said": result["said"] + "; left alone while a run lives"}
-    cache.refuse_foreign(now)
+    cache.refuse_foreign(now, layout.cache(where.cache_id))
     if not (now.warm and not want["wipe"]):
         cache.refuse_beside_a_run(layout, now, wipe=want["wipe"])
     if check_mode or not want["start"]:
