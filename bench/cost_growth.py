@@ -1,16 +1,20 @@
-"""How a drafter step's cost grows with the context's length, the number of anchors and the rows; needs a GPU.
+"""How a drafter step's cost grows with the context's length, the number of anchors and the rows.
 
-    TRAINER_ENV/bin/python bench/cost_growth.py --points 1:1024:512,2:2048:512 [--json FILE] [--cache-dir DIR]
+    TRAINER_ENV/bin/python bench/cost_growth.py --json FILE [--points 1:1024:512,2:2048:512] [--seconds 480]
     python3 bench/cost_growth.py --plot a.json,b.json docs/images/drafter-cost.svg
 
-A point is rows:length:anchors. The second form needs no GPU and draws tokens a second and milliseconds of all points.
+A point is rows:length:anchors. FILE is written after each point, and points that it has already are passed over: the
+same command goes on after a stop. A point that does not fit the GPU's memory is noted and passed over. No point is
+begun after --seconds. The second form needs no GPU and draws tokens a second and milliseconds of all points.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +23,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "trainer"))
 CONFIG = Path(__file__).resolve().parent.parent / "trainer" / "configs" / "bench-27b.toml"
 
 
+POINTS = (
+    "1:4096:512,1:1024:512,1:2048:512,1:8192:512,1:4096:128,1:4096:256,1:4096:1000,2:2048:512,2:4096:512,4:1024:512"
+)
+
+
 def main() -> int:
     """Measure the points, or draw what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--points", default="1:1024:512,1:2048:512,1:4096:512,1:8192:512", help="rows:length:anchors,..."
-    )
+    parser.add_argument("--points", default=POINTS, help="rows:length:anchors,...")
     parser.add_argument("--repeats", type=int, default=8, help="steps that count, a point")
-    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--seconds", type=float, default=480.0, help="no point is begun later than this")
+    parser.add_argument("--config", type=Path, default=CONFIG, help="whose shapes are measured")
+    parser.add_argument("--device", default="cuda:0", help="cuda:N or cpu")
+    parser.add_argument("--json", type=Path, help="file for the figures; what it has is not measured again")
     parser.add_argument("--cache-dir", type=Path, help="compile caches")
     parser.add_argument("--plot", nargs=2, metavar=("FILES", "SVG"), help="draw measured points")
     arguments = parser.parse_args()
@@ -34,18 +44,37 @@ def main() -> int:
         points = [point for file in arguments.plot[0].split(",") for point in json.loads(Path(file).read_text())]
         Path(arguments.plot[1]).write_text(draw(points), encoding="utf-8")
         return 0
-    results = []
-    for words in arguments.points.split(","):
-        rows, length, anchors = map(int, words.split(":"))
-        results.append(measure(rows, length, anchors, arguments))
-        print(results[-1], flush=True)
-        if arguments.json:
-            arguments.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    measure_all([parse_point(words) for words in arguments.points.split(",")], arguments)
     return 0
 
 
+def parse_point(words: str) -> tuple[int, int, int]:
+    """(rows, length, anchors) of rows:length:anchors."""
+    rows, length, anchors = map(int, words.split(":"))
+    return rows, length, anchors
+
+
+def measure_all(points: list[tuple[int, int, int]], arguments: argparse.Namespace) -> None:
+    """Each point that the file lacks, until the time is over; the file is written after each."""
+    started = time.monotonic()
+    file: Path | None = arguments.json
+    results: list[dict[str, Any]] = json.loads(file.read_text()) if file is not None and file.is_file() else []
+    known = {(found["rows"], found["length"], found["anchors"]) for found in results}
+    for number, point in enumerate(points, start=1):
+        if point in known:
+            continue
+        if time.monotonic() - started > arguments.seconds:
+            print(f"{arguments.seconds:.0f} s are over: the same command goes on with point {number}", flush=True)
+            return
+        print(f"point {number}/{len(points)}: {':'.join(map(str, point))}", flush=True)
+        results.append(measure(*point, arguments))
+        print(results[-1], flush=True)
+        if file is not None:
+            file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
 def measure(rows: int, length: int, anchors: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """`bench drafter` on one point, in this process."""
+    """`bench drafter` on one point, in this process; `error` instead of figures where memory does not suffice."""
     from dflash_trainer.cli import set_cache_folders
 
     set_cache_folders(arguments.cache_dir)
@@ -54,19 +83,25 @@ def measure(rows: int, length: int, anchors: int, arguments: argparse.Namespace)
     from dflash_trainer.config_file import load_config
 
     values = {
-        "drafter.devices": "['cuda:0']",
+        "drafter.devices": f"['{arguments.device}']",
         "data.buckets": f"[{length}]",
         "data.batch_tokens": rows * length,
         "objective.num_anchors": anchors,
     }
-    config = load_config(CONFIG, [f"{key}={value}" for key, value in values.items()])
-    result: dict[str, Any] = bench_drafter(config, arguments.repeats)["results"][0]
-    torch.cuda.empty_cache()
+    config = load_config(arguments.config, [f"{key}={value}" for key, value in values.items()])
+    try:
+        result: dict[str, Any] = bench_drafter(config, arguments.repeats)["results"][0]
+    except torch.OutOfMemoryError as error:
+        result = {"rows": rows, "length": length, "anchors": anchors, "error": str(error).splitlines()[0]}
+    gc.collect()  # an exception's frames hold the tensors of its point
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     return result
 
 
 def draw(points: list[dict[str, Any]]) -> str:
     """Two panels of bars: milliseconds a step, tokens a second."""
+    points = [point for point in points if "error" not in point]
     points = sorted(points, key=lambda p: (p["anchors"], p["rows"], p["length"]))
     panels = (("step_ms", "milliseconds a step"), ("tokens_per_second", "tokens a second"))
     width, row = 720, 22

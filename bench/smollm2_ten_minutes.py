@@ -6,7 +6,8 @@
 Everything is made on the spot: prompts from templates, answers by the target (verb prepare), training (verb train; its
 number of steps follows from a short calibration run, so that the schedule ends with the time), evaluation (verb
 evaluate: in fp32, where answers must be equal token for token, and in bf16). Nothing is downloaded. The JSON
-is written anew after each part, so a part that fails loses nothing before it.
+is written anew after each part, so a part that fails loses nothing before it. The same command in the same --work goes
+on: data that is complete is kept, and so is a run that came to its end. After --limit minutes the part is ended.
 
 --random takes a random target and random ids instead, which proves a box in a minute or two.
 """
@@ -81,6 +82,7 @@ class Job:
 
     options: argparse.Namespace
     report: dict[str, Any] = field(default_factory=dict)
+    begun: float = field(default_factory=time.monotonic)
 
     @property
     def work(self) -> Path:
@@ -96,7 +98,16 @@ class Job:
         command = [sys.executable, "-m", "dflash_trainer", name, "--config", str(self.work / "config.toml"), *words]
         print("$ " + " ".join(command[2:]), flush=True)
         started = time.monotonic()
-        subprocess.run(command, check=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+        left = self.begun + self.options.limit * 60 - started
+        with subprocess.Popen(command, env=os.environ | {"PYTHONUNBUFFERED": "1"}) as process:
+            try:
+                code = process.wait(max(1.0, left))
+            except subprocess.TimeoutExpired:
+                process.terminate()  # training saves first, and goes on at the next call
+                process.wait()
+                raise
+        if code:
+            raise subprocess.CalledProcessError(code, command)
         return time.monotonic() - started
 
     def save(self) -> None:
@@ -116,7 +127,7 @@ def main() -> int:
         started = time.monotonic()
         try:
             job.report[name] = part(job) | {"part_seconds": round(time.monotonic() - started, 1)}
-        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
             job.report["problems"].append(f"{name}: {error}")
             if name in ("data", "training"):
                 break
@@ -137,6 +148,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True, help="folder for data, run and caches")
     parser.add_argument("--json", type=Path, required=True, help="file for the figures")
     parser.add_argument("--minutes", type=float, default=10.0, help="minutes of training, compilation apart")
+    parser.add_argument("--limit", type=float, default=45.0, help="minutes of everything; a part beyond them is cut")
     parser.add_argument("--answers", type=int, default=12000, help="answers that the target writes first")
     parser.add_argument("--answer-tokens", type=int, default=192, help="longest answer in the data")
     parser.add_argument("--answer-batch", type=int, default=1024, help="answers written at once")
@@ -210,7 +222,8 @@ def train(job: Job) -> dict[str, Any]:
     cache = str(job.work / "cache")
     first, run = job.work / "calibration", job.work / "run"
     steps = f"optimizer.max_steps={_CALIBRATION_STEPS if job.cuda else 4}"
-    job.verb("train", "--run-dir", str(first), "--cache-dir", cache, "--set", steps)
+    if not finished(first):
+        job.verb("train", "--run-dir", str(first), "--cache-dir", cache, "--set", steps)
     rows = metrics(first)
     counted = rows[min(_COUNTED_FROM, len(rows) // 2) :]
     pace = (counted[-1]["time"] - counted[0]["time"]) / max(1, len(counted) - 1)
@@ -218,7 +231,7 @@ def train(job: Job) -> dict[str, Any]:
     every = max(1, total // 5)
     changes = (f"optimizer.max_steps={total}", f"evaluation.every_steps={every}", f"logging.every_steps={every}")
     sets = [word for change in changes for word in ("--set", change)]
-    whole = job.verb("train", "--run-dir", str(run), "--cache-dir", cache, *sets)
+    whole = None if finished(run) else job.verb("train", "--run-dir", str(run), "--cache-dir", cache, *sets)
     rows = metrics(run)
     held_out = [{"step": row["step"], "accept_len": row["eval_accept_len"]} for row in rows if "eval_accept_len" in row]
     last = rows[-20:]
@@ -235,6 +248,12 @@ def train(job: Job) -> dict[str, Any]:
         "recompiles": rows[-1]["recompiles"],
         "device_allocs": rows[-1]["device_allocs"],
     }
+
+
+def finished(run: Path) -> bool:
+    """Whether a training run came to its end."""
+    state = run / "state.json"
+    return state.is_file() and json.loads(state.read_text(encoding="utf-8"))["phase"] == "finished"
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
