@@ -53,6 +53,16 @@ def test_case_67_nan_loss_at_step_3_is_skipped_flagged_and_training_goes_on(
     assert all(isinstance(row["grad_norm"], float) for row in rows)
 
 
+def test_case_67_a_nan_batch_leaves_nothing_in_the_sum_of_an_accumulated_step(
+    tiny: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss_becomes_nan_at(monkeypatch, {3})
+    assert tiny.train("run", "optimizer.max_steps=4", "optimizer.accumulate=2") == ExitCode.FINISHED
+    rows = tiny.rows("run")
+    assert [row["skipped_batches"] for row in rows] == [0, 1, 1, 1]
+    assert all(isinstance(row[key], float) for row in rows for key in ("loss", "grad_norm"))
+
+
 def test_case_67_a_run_of_nan_ends_by_name_with_a_good_checkpoint(
     tiny: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

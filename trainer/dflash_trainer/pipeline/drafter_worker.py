@@ -142,17 +142,21 @@ class DrafterWorker:
         return replace(report, waited=taken - started, worked=time.perf_counter() - taken)
 
     def _train_batch(self, item: StatesBatch) -> BatchReport:
+        """The measures travel while the backward pass is launched: the device never waits for them to be read."""
         number = item.loaded.work.planned.number
         output, bad_rows = self._masked_forward(item, seed_for(self._seed, 1, number))
-        report = _report(item, output, bad_rows)
-        if not report.skipped:
-            (output.loss * output.weight).backward()  # type: ignore[no-untyped-call]
+        measures = _Measures(output, bad_rows)
+        (output.loss * output.weight).backward()  # type: ignore[no-untyped-call]
+        report = _report(item, measures.read())
+        if report.skipped:
+            for parameter in self.parameters.values():
+                parameter.grad = None
         return report
 
     def _evaluate_batch(self, item: StatesBatch) -> BatchReport:
         number = item.loaded.work.planned.number
         output, bad_rows = self._masked_forward(item, seed_for(self._seed, 2, number))
-        return _report(item, output, bad_rows)
+        return _report(item, _Measures(output, bad_rows).read())
 
     def _masked_forward(self, item: StatesBatch, seed: int) -> tuple[LossOutput, Tensor]:
         """Forward with the rows whose states are not finite taken out; returns how many there were."""
@@ -177,11 +181,32 @@ def without_bad_rows(states_BSX: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tenso
     return mask_BS.masked_fill(bad_B[:, None], 0), bad_B.sum()
 
 
-def _report(item: StatesBatch, output: LossOutput, bad_rows: Tensor) -> BatchReport:
-    """Read the measures (this waits for the device) and judge whether the batch can be used."""
-    measures = torch.stack([output.loss.detach().float(), output.weight.float(), output.accept_len.float(), bad_rows])
-    accuracy = output.accuracy_per_slot.float()
-    loss, weight, accept_len, bad, *slots = torch.cat([measures, accuracy]).tolist()
+class _Measures:
+    """Numbers of a batch on their way to the host; read() waits for the forward pass and for nothing launched later."""
+
+    def __init__(self, output: LossOutput, bad_rows: Tensor) -> None:
+        first = torch.stack([output.loss.detach().float(), output.weight.float(), output.accept_len.float(), bad_rows])
+        numbers = torch.cat([first, output.accuracy_per_slot.float()])
+        self._there: torch.cuda.Event | None = None
+        if numbers.is_cuda:
+            self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._host.copy_(numbers, non_blocking=True)
+            self._there = torch.cuda.Event()
+            self._there.record(torch.cuda.current_stream(numbers.device))
+        else:
+            self._host = numbers
+
+    def read(self) -> list[float]:
+        """loss, weight, accept_len, rows that were not finite, accuracy of each slot."""
+        if self._there is not None:
+            self._there.synchronize()
+        numbers: list[float] = self._host.tolist()
+        return numbers
+
+
+def _report(item: StatesBatch, measures: list[float]) -> BatchReport:
+    """Judge whether the batch can be used."""
+    loss, weight, accept_len, bad, *slots = measures
     batch = item.loaded.batch
     return BatchReport(
         number=batch.planned.number,
