@@ -3,10 +3,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
-from dflash_lab import host, network
+from dflash_lab import host, leftovers, network
 from dflash_lab.lab import Lab
 from dflash_lab.layout import BRIDGE, NFT_TABLE, Layout
 from dflash_lab.shell import LabError, run
@@ -65,6 +67,35 @@ def test_down_cleans_after_a_killed_host(second: Lab, monkeypatch: pytest.Monkey
     os.kill(found, signal.SIGKILL)
     second.down()
     assert {name: found for name, found in traces(second.layout).items() if found and name not in SHARED} == {}
+
+
+def test_down_ends_what_a_killed_host_left_running(second: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_the_network(monkeypatch)
+    second.up([201])
+    login = ["ssh", "-f", "-n", "-p", str(second.layout.port), "-i", str(second.layout.key), "-o",
+             f"UserKnownHostsFile={second.layout.known_hosts}", "root@127.0.0.1"]
+    for command in ("/usr/sbin/pct exec 201 -- sleep 600", "setsid sleep 600 </dev/null >/dev/null 2>&1 &"):
+        subprocess.run([*login, command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    found = host.pid(second.layout)
+    assert found
+    assert len(leftovers.of_host(second.layout)) > 1
+    os.kill(found, signal.SIGKILL)
+    second.down()
+    assert leftovers.of_host(second.layout) == []
+
+
+def test_purge_ends_a_build_whose_starter_was_killed(tmp_path: Path) -> None:
+    layout = Layout(state=tmp_path / "lab")
+    draft = layout.state / "base.draft"
+    draft.mkdir(parents=True)
+    script = tmp_path / "debootstrap"
+    script.write_text("trap '' TERM; while sleep 0.1; do echo x >> \"$1/file\"; done\n", encoding="utf-8")
+    builder = subprocess.Popen(["/bin/sh", str(script), str(draft)], stderr=subprocess.DEVNULL)
+    while not (draft / "file").exists():
+        time.sleep(0.02)
+    Lab(layout).purge()
+    assert builder.wait(timeout=10) == -signal.SIGKILL
+    assert not layout.state.exists()
 
 
 # the shared lab's, as long as it runs

@@ -2,15 +2,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
 from pathlib import Path
 
-from . import network
+from . import leftovers, network
 from .layout import FILES, FIRST_HOST_ID, TEMPLATE, Layout, address
 from .shell import LabError, run
 
@@ -136,34 +134,8 @@ def pid(layout: Layout) -> int | None:
 
 
 def stop(layout: Layout) -> None:
-    """End the sshd and the logins it serves; the namespace goes with its last process."""
-    found = pid(layout)
-    if found is None:
-        return
-    for child in (*descendants(found), found):
-        try:
-            os.kill(child, signal.SIGTERM)
-        except ProcessLookupError:
-            continue
-    end = time.monotonic() + 10
-    while pid(layout) and time.monotonic() < end:
-        time.sleep(0.05)
-
-
-def descendants(top: int) -> list[int]:
-    """Return the pids below `top`, deepest last."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: list[int] = []
-    for child in parents.get(top, []):
-        found += [child, *descendants(child)]
-    return found
+    """End the sshd, the logins it serves and what those left behind; the namespace goes with its last process."""
+    leftovers.end(leftovers.of_host, layout)
 
 
 def run_on_host(

@@ -11,13 +11,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import gpus, host, network, rootfs
+from . import gpus, host, leftovers, network, rootfs
 from .layout import BRIDGE, FIRST_HOST_ID, NETWORK, NODE, PRIVILEGED, TEMPLATE, UNPRIVILEGED, Layout, address
 from .packages import install_packages
 from .shell import LabError, run
 
 # what a host's logins may export, and no container must see
 LEAKING = {"SSL_CERT_FILE": "/nope", "PYTHONPATH": "/tmp/x", "LD_LIBRARY_PATH": "/tmp/y", "CUDA_VISIBLE_DEVICES": ""}
+
+# As Debian's own ssh.service: systemd waits until it listens, and what a login started outlives it. On a machine with
+# logind a login is no part of this service, so neither its limit of tasks nor a process out of memory may end it.
+NODE_UNIT = """\
+[Unit]
+After=network.target
+[Service]
+Type=notify
+RuntimeDirectory=sshd
+ExecStart=/usr/sbin/sshd -D -o HostKey=/etc/ssh/ssh_host_ed25519_key
+KillMode=process
+Restart=on-failure
+TasksMax=infinity
+OOMPolicy=continue
+"""
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,7 @@ class Lab:
         """Install packages and build the root file systems; the slow part, done once."""
         refuse_wrong_machine()
         install_packages()
+        leftovers.end(leftovers.of_build, self.layout)
         rootfs.build_base(self.layout)
 
     def up(self, containers: Sequence[int] = (UNPRIVILEGED, PRIVILEGED), gpu_count: int = 0) -> None:
@@ -72,6 +88,7 @@ class Lab:
     def purge(self) -> None:
         """Remove the lab wholly, the built root file systems too."""
         self.down()
+        leftovers.end(leftovers.of_build, self.layout)
         if self.layout.state.exists():
             rootfs.remove_tree(self.layout.state)
 
@@ -109,10 +126,7 @@ class Lab:
         shutil.copy2(self.layout.ssh / "authorized_keys", upper / "root/.ssh/authorized_keys")
         shutil.copy2(self.layout.ssh / "host_ed25519", upper / "etc/ssh/ssh_host_ed25519_key")
         unit = upper / "etc/systemd/system/lab-ssh.service"
-        unit.write_text(
-            "[Unit]\nAfter=network.target\n[Service]\nRuntimeDirectory=sshd\n"
-            "ExecStart=/usr/sbin/sshd -D -o HostKey=/etc/ssh/ssh_host_ed25519_key\n", encoding="utf-8"
-        )
+        unit.write_text(NODE_UNIT, encoding="utf-8")
         (upper / "etc/systemd/system/multi-user.target.wants/lab-ssh.service").symlink_to(f"../{unit.name}")
 
     def wait_ready(self, container: int, seconds: float = 60) -> None:
