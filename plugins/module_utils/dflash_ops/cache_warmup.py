@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from . import failures, files, jobs, trainer_command
+from . import failures, files, jobs, space, trainer_command
 from .errors import OpsError
 from .jobs import Progress
 from .paths import Layout
@@ -68,7 +68,7 @@ def warm_up(layout: Layout, selection: Selection, folder: Path, progress: Progre
     value = files.read_json(report)
     report.unlink(missing_ok=True)
     if rc != 0 or not isinstance(value, dict) or not value.get("ok"):
-        raise _failure(name, rc, "\n".join(tail))
+        raise _failure(name, rc, "\n".join(tail), folder)
     return value
 
 
@@ -87,11 +87,17 @@ def _follow(child: subprocess.Popen[str], progress: Progress, name: str) -> list
     return tail
 
 
-def _failure(name: str, rc: int, output: str) -> NotWarm:
+def _failure(name: str, rc: int, output: str, folder: Path) -> NotWarm:
     told = failures.explain(output)[0]
     if told["name"] == "unknown" and rc < 0:
         told = failures.problem(
             "killed", f"signal {-rc} ended it", "run the same playbook again; dmesg shows whether memory ran out"
+        )
+    if told["name"] == "disk-full":  # the catalogue speaks of a run's checkpoints
+        told = failures.problem(
+            "disk-full",
+            f"no space left on {space.mount_of(folder)} (for {folder}) or {space.mount_of(folder.parents[1] / 'tmp')}",
+            "free some (playbooks/prune.yml shows what can go), or put dflash_root on a larger mount",
         )
     return NotWarm(
         f"the warm-up ({name}) ended with rc {rc}: {told['name']}: {told['message']}",
