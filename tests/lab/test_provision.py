@@ -182,6 +182,41 @@ def test_what_the_host_lacks_is_named(lab: Lab, provision: Provision) -> None:
     assert lab.pct("status", str(NEW), check=False).returncode != 0
 
 
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"gpu_container_memory": 4096}, "gpu_container_memory: there is no such variable; did you mean"),
+        ({"gpu_container_vmid": "two"}, "gpu_container_vmid"),
+        ({"gpu_container_mounts": [{"source": "/tank/absent", "target": "/workspace"}]}, "/tank/absent is no folder"),
+        ({"gpu_container_network": "name=eth0,bridge=vmbr77,ip=dhcp"}, "the host has no bridge vmbr77"),
+        ({"gpu_container_template": "local:vztmpl/absent.tar.zst"}, "pveam download"),
+        ({"gpu_container_memory_mib": -5, "gpu_container_gpus": "0,0"}, "(2) gpu_container_gpus = '0,0'"),
+    ],
+)
+def test_a_bad_word_is_named_before_anything_is_changed(
+    lab: Lab, provision: Provision, variables: dict[str, Any], words: str
+) -> None:
+    before = host_files(lab)
+    done = provision(**variables)
+    assert done.returncode == 2
+    assert words in said(done)
+    assert lab.pct("status", str(NEW), check=False).returncode != 0
+    assert host_files(lab) == before
+
+
+def host_files(lab: Lab) -> set[str]:
+    """Return what provisioning writes on the host."""
+    return {str(path) for path in (lab.layout.host / "etc").rglob("dflash-nvidia*")}
+
+
+def test_an_inventory_without_a_proxmox_host_is_no_success() -> None:
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/provision.yml",
+               "-i", "inventory/ssh_node.yml"]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "no host in the group proxmox_hosts" in done.stdout + done.stderr
+
+
 def test_the_container_comes_back_with_its_gpus_after_a_restart(lab: Lab, provision: Provision) -> None:
     assert provision().returncode == 0
     lab.pct("reboot", str(NEW))

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from . import container_config
+from . import container_config, container_words
 from .container_config import Node, Wanted
 from .container_host import Host, refusal_to_restart
 from .errors import OpsError
@@ -21,8 +21,9 @@ def provision(
         OpsError: it cannot be done; nothing was changed unless the message says so.
     """
     host.require_proxmox()
-    container_config.check_wanted(wanted)
+    container_words.check(wanted)
     found = host.config(wanted.vmid)
+    host.require(wanted, creates=found is None)
     if found and found.lock:
         raise OpsError(f"Container {wanted.vmid} is locked ({found.lock}).",
                        remedy=f"Wait until that has ended; if nothing runs, `pct unlock {wanted.vmid}` on the host.")
@@ -44,8 +45,8 @@ def provision(
         return result | predicted(host, wanted, plan, chosen, was_running)
     if trains and allow_restart and plan.waits_for_restart:
         raise refusal_to_restart(wanted.vmid, trains)
+    host.apply(wanted.vmid, plan)  # first, since Proxmox refuses what it cannot do
     host.write_boot_files(boot)
-    host.apply(wanted.vmid, plan)
     result |= settle(host, wanted, chosen, was_running=was_running, allow_restart=allow_restart)
     result["changed"] = result["changed"] or result["restarted"]
     return result | match_driver(host, wanted, result, installer=installer, check=driver_check)

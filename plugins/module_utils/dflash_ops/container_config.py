@@ -8,10 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from . import container_words
 from .errors import OpsError
-from .pct_command import check_vmid
 
-MIB_AT_LEAST = 512
 # options that a running container takes at once; every other waits for its next start
 AT_ONCE = ("cores", "memory", "swap", "onboot")
 # options that only the creation of a container can set
@@ -149,33 +148,6 @@ def same_value(one: str, other: str) -> bool:
 # ---- judging ---------------------------------------------------------------------------------------------------
 
 
-def check_wanted(wanted: Wanted) -> None:
-    """Raise OpsError, naming the variable, for what cannot work whatever the host is like."""
-    check_vmid(wanted.vmid)
-    checks = (
-        (wanted.hostname and not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", wanted.hostname),
-         f"gpu_container_hostname = {wanted.hostname!r} is no host name.", "Use letters, digits and hyphens."),
-        (wanted.cores < 0, f"gpu_container_cores = {wanted.cores} is below 0.", "Give a count; 0 sets no limit."),
-        (0 < wanted.memory_mib < MIB_AT_LEAST, f"gpu_container_memory_mib = {wanted.memory_mib} is too little.",
-         f"Give MiB, {MIB_AT_LEAST} or more; 0 leaves it as it is."),
-        (wanted.gpus not in ("all", "none") and not re.fullmatch(r"\d+(,\d+)*", wanted.gpus),
-         f"gpu_container_gpus = {wanted.gpus!r} is unknown.", "Use all, none, or indices such as 0,1,2,3."),
-        (not re.fullmatch(r"[\w-]+:\d+(\.\d+)?", wanted.rootfs),
-         f"gpu_container_rootfs = {wanted.rootfs!r} is not STORAGE:GIB.", "For example local-lvm:64."),
-    )
-    for wrong, message, remedy in checks:
-        if wrong:
-            raise OpsError(message, remedy=remedy)
-    targets = [mount.target for mount in wanted.mounts]
-    for mount in wanted.mounts:
-        if not mount.target.startswith("/") or mount.target == "/" or targets.count(mount.target) > 1:
-            raise OpsError(f"gpu_container_mounts: target {mount.target!r} cannot be used.",
-                           remedy="Give each mount one absolute path of its own, other than /.")
-        if "," in mount.source + mount.target:
-            raise OpsError(f"gpu_container_mounts: {mount.source!r} to {mount.target!r} has a comma.",
-                           remedy="Proxmox separates options by commas; rename the folder.")
-
-
 def chosen_nodes(wanted: Wanted, nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Return the device nodes to pass through; raise OpsError naming what the host lacks."""
     if wanted.gpus == "none":
@@ -213,7 +185,7 @@ def plan(wanted: Wanted, found: Config | None, nodes: Sequence[Node], *, has_dev
     Raises:
         OpsError: it cannot be made so; names the variable.
     """
-    check_wanted(wanted)
+    container_words.check(wanted)
     if found is None and not wanted.template:
         raise OpsError(f"Container {wanted.vmid} does not exist, and gpu_container_template names no template.",
                        remedy="Set it to one that `pveam list local` shows, such as"

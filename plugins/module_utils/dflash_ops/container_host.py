@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .container_config import Config, Node, Plan, parse_config, pending_names
+from .container_config import Config, Node, Plan, Wanted, parse_config, pending_names
+from .container_words import network_options
 from .errors import OpsError
 from .files import write_text
 from .pct_command import ENVIRONMENT, SEARCH_PATH
@@ -56,6 +57,17 @@ class Host:
         if os.geteuid() != 0:
             raise OpsError("pct needs root on the Proxmox host.",
                            remedy="Set ansible_user: root for the group proxmox_hosts, or ansible_become: true.")
+
+    def require(self, wanted: Wanted, *, creates: bool) -> None:
+        """Raise OpsError for a folder, or the bridge of a new container, that this host does not have."""
+        for mount in wanted.mounts:
+            if mount.source.startswith("/") and not Path(mount.source).is_dir():
+                raise OpsError(f"gpu_container_mounts: {mount.source} is no folder on the host.",
+                               remedy="Create it there, or correct the source.")
+        bridge = network_options(wanted.network)["bridge"]
+        if creates and not Path("/sys/class/net", bridge).exists():
+            raise OpsError(f"gpu_container_network = {wanted.network!r}: the host has no bridge {bridge}.",
+                           remedy="Name one that `ip -brief link show type bridge` shows there.")
 
     def config_path(self, vmid: int) -> Path:
         """Return where Proxmox keeps a container's configuration."""

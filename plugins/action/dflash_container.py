@@ -1,0 +1,43 @@
+"""Judges the container's words on the controller, so that one message names them all before any host is reached."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.plugins.action import ActionBase
+from ansible.utils.vars import load_extra_vars
+
+REPO = Path(__file__).resolve().parents[2]
+if str(REPO / "plugins/module_utils") not in sys.path:
+    sys.path.append(str(REPO / "plugins/module_utils"))
+
+from dflash_ops import verb_words
+
+PREFIX = "gpu_container_"
+
+
+class ActionModule(ActionBase):
+    """Runs the module of the same name, unless a variable is one that nothing would read."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _supports_async = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Refuse a slip of the keyboard; else run the module."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        typed = [name for name in load_extra_vars(self._loader) if name.startswith(PREFIX)]
+        found = verb_words.unknown(typed, variables, specified(), (PREFIX,))
+        if found:
+            return {**result, "failed": True, "msg": "Nothing was changed. " + " ".join(found)}
+        result.update(self._execute_module(task_vars=variables))
+        return result
+
+
+def specified() -> set[str]:
+    """Return the role's variables."""
+    file = REPO / "roles/gpu_container/meta/argument_specs.yml"
+    return {*yaml.safe_load(file.read_text(encoding="utf-8"))["argument_specs"]["main"]["options"]}
