@@ -4,9 +4,11 @@
     .venv/bin/python bench/environment.py --skip-cold --rounds 5
 
 Cold: an empty cache of uv, so everything is fetched. Warm: the cache is filled. No-op: the environment is there, and is
-compared with its record. Ours has everything in it that a deploy does on the box: copying, the proof in new processes,
-bytecode, hashes of all files, the record. Both copy files (`--link-mode copy`): a hard link would let an edit in one
-environment change the cache and every environment built later.
+compared with its record. Ours has everything in it that a deploy does on the box: the proof in new processes, bytecode,
+hashes of all files, the record. With a filled cache both copy files (`--link-mode copy`): a hard link would let an edit
+in one environment change the cache and every environment built later. With an empty cache ours fills it afterwards,
+which has a line of its own. Who comes first alternates, the disk is at rest before each case, and each begins after the
+same folders were removed: on a virtual machine the memory that was just freed decides most of what a copy costs.
 """
 
 from __future__ import annotations
@@ -131,41 +133,64 @@ def no_op(want: dict[str, Any], *, full: bool = False) -> None:
     assert status.state == "complete", status
 
 
+class Cases:
+    """Both ways to build, timed in turn below one folder."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.cache = top / "cache"
+        self.want = arguments(top, self.cache)
+        self.python = interpreters.find("", environment.lockfile.parse(LOCK.read_text()).pythons)
+        self.times: dict[str, list[float]] = {}
+
+    def note(self, name: str, work: Callable[[], Any]) -> None:
+        """Time one case and print it."""
+        self.times.setdefault(name, []).append(timed(work))
+        print(f"{name}: {self.times[name][-1]:.2f} s", flush=True)
+
+    def bare(self, name: str, *gone: Path, link_mode: str = "copy") -> None:
+        forget(self.top / "bare", self.top / "ours", *gone)
+        self.note(name, lambda: bare(self.top, self.cache, str(self.python.path), link_mode=link_mode))
+
+    def ours(self, name: str, *gone: Path) -> None:
+        forget(self.top / "bare", self.top / "ours", *gone)
+        self.note(name, lambda: ours(self.want))
+
+    def cold(self) -> None:
+        self.bare("cold bare", self.cache)
+
+    def cold_ours(self) -> None:
+        self.ours("cold ours", self.cache)
+        self.note("cold ours, cache filled afterwards", lambda: wait_for_cache(self.want))
+
+    def alternate(self, rounds: int, one: Callable[[], None], other: Callable[[], None]) -> None:
+        """Let two cases follow each other; who comes first changes from round to round."""
+        for number in range(rounds):
+            for case in (one, other) if number % 2 == 0 else (other, one):
+                case()
+
+
 def measure(top: Path, *, rounds: int, cold: bool) -> dict[str, Any]:
-    """Return the seconds of each case, ours and bare in turn."""
-    lock = environment.lockfile.parse(LOCK.read_text())
-    python = interpreters.find("", lock.pythons)
-    times: dict[str, list[float]] = {}
-
-    def note(name: str, work: Callable[[], Any]) -> None:
-        times.setdefault(name, []).append(timed(work))
-        print(f"{name}: {times[name][-1]:.2f} s", flush=True)
-
-    cache, want = top / "cache", arguments(top, top / "cache")
-    if cold:
-        for _ in range(rounds):
-            forget(top / "bare", top / "ours", cache)
-            note("cold bare", lambda: bare(top, cache, str(python.path), link_mode="copy"))
-            forget(top / "bare", cache)
-            note("cold ours", lambda: ours(want))
-            note("cold ours, cache filled afterwards", lambda: wait_for_cache(want))
-    else:
-        bare(top, cache, str(python.path), link_mode="copy")
-        ours(want)  # keeps the bytecode
+    """Return the seconds of each case."""
+    cases = Cases(top)
+    cases.alternate(rounds if cold else 0, cases.cold, cases.cold_ours)
+    if not cold:
+        cases.bare("filling the cache")
+    cases.ours("ours, keeping bytecode")
+    cases.alternate(rounds, lambda: cases.bare("warm bare"), lambda: cases.ours("warm ours"))
+    cases.bare("warm bare, hard links", link_mode="hardlink")
+    cases.ours("before the no-op")
     for _ in range(rounds):
-        forget(top / "bare", top / "ours")
-        note("warm bare, copied", lambda: bare(top, cache, str(python.path), link_mode="copy"))
-        forget(top / "bare")
-        note("warm bare, hard links", lambda: bare(top, cache, str(python.path), link_mode="hardlink"))
-        forget(top / "bare")
-        note("warm ours", lambda: ours(want))
-    for _ in range(rounds):
-        note("no-op", lambda: no_op(want))
-        note("no-op, every file hashed", lambda: no_op(want, full=True))
-    env = next(Layout.of(top / "ours").envs.glob("cpu-*"))
-    record = environment.read(env) or {}
+        cases.note("no-op", lambda: no_op(cases.want))
+        cases.note("no-op, every file hashed", lambda: no_op(cases.want, full=True))
+    return report(cases)
+
+
+def report(cases: Cases) -> dict[str, Any]:
+    """Return what was built and how long each case took."""
+    record = environment.read(next(Layout.of(cases.want["root"]).envs.glob("cpu-*"))) or {}
     return {
-        "python": python.version,
+        "python": cases.python.version,
         "cores": os.cpu_count(),
         "packages": len(record["packages"]),
         "files": len(record["files"]),
@@ -173,7 +198,7 @@ def measure(top: Path, *, rounds: int, cold: bool) -> dict[str, Any]:
         "fingerprint": fingerprint.fingerprint(record["files"]),
         "seconds": {
             name: {"median": round(statistics.median(values), 2), "all": [round(one, 2) for one in values]}
-            for name, values in times.items()
+            for name, values in cases.times.items()
         },
     }
 

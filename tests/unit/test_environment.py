@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import wheels
-from dflash_ops import cache_fill, environment, environment_build, files, installer, jobs, uv_tool
+from dflash_ops import cache_fill, environment, environment_build, files, installer, jobs, processes, uv_tool
 from dflash_ops.errors import OpsError
 from dflash_ops.jobs import Progress
 from dflash_ops.paths import Layout
@@ -317,6 +317,16 @@ def test_case_35_another_build_under_the_pinned_name_is_refused(layout: Layout, 
         build(layout, arguments(layout, lock, tmp_path / "w", profile="cu128"))
 
 
+def test_a_package_that_does_not_import_is_named_and_nothing_is_put_in_place(
+    layout: Layout, want: dict[str, Any], folder: Path
+) -> None:
+    wheels.make_wheel(folder, "needs-driver", "1.0", {"needs_driver.py": "raise OSError('libcuda.so.1 is missing')\n"})
+    lock = wheels.make_lock(sorted(folder.glob("*.whl")), indexes={"torch": "http://127.0.0.1:9/simple"})
+    with pytest.raises(OpsError, match=r"do not import: needs-driver:needs_driver: OSError: libcuda\.so\.1 is missing"):
+        build(layout, {**want, "lock": lock})
+    assert not list(layout.envs.glob("[!.]*"))
+
+
 # Case 37
 
 
@@ -390,6 +400,27 @@ def test_case_42_20_kills_at_random_moments_always_end_complete(layout: Layout, 
         assert environment.check(layout, env.name, full=True) == []
     assert [path.name for path in layout.envs.iterdir()] == [env.name]
     assert list(env.rglob("~*")) == []
+
+
+def test_case_42_a_rerun_ends_what_the_killed_build_left_running(layout: Layout, folder: Path) -> None:
+    index = wheels.Index([next(folder.glob("demo_tool-*"))])
+    index.hold.set()
+    try:
+        lock = wheels.make_lock(folder.glob("demo_tool-*"))
+        want = arguments(layout, lock, index_urls={"default": index.url})
+        job = start(layout, want)
+        while not index.asked:
+            time.sleep(0.02)
+        kill(layout, job.job_id)
+        left = processes.marked(jobs.mark_of(layout, job.job_id), mark=jobs.JOB_MARK)
+        assert any("uv" in (processes.PROC / str(one.pid) / "cmdline").read_text() for one in left)
+        index.hold.clear()
+        index.resume()
+        assert finish(layout, want).state == "done"
+        assert not [one for one in left if processes.alive(one)]
+    finally:
+        index.resume()
+        index.close()
 
 
 def test_case_42_a_second_caller_attaches_to_the_build(layout: Layout, want: dict[str, Any]) -> None:

@@ -90,13 +90,15 @@ def make_lock(
 
 
 class Index:
-    """A simple index on loopback. Thread: one. Ends on close()."""
+    """A simple index on loopback; while `hold` is set it does not answer. Thread: one. Ends on close()."""
 
     def __init__(self, wheels: Iterable[Path] = ()) -> None:
         self.files = {path.name: path.read_bytes() for path in wheels}
         self.cut_at: dict[str, float] = {}
         self.cuts_left = 1 << 30
         self.asked: list[str] = []
+        self.hold = threading.Event()
+        self._go = threading.Event()
         index = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -114,6 +116,8 @@ class Index:
     def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
         """Serve a package's page or a file; a file in `cut_at` stops at that part of its length while cuts are left."""
         self.asked.append(request.path)
+        if self.hold.is_set():
+            self._go.wait(60)
         name = request.path.rstrip("/").rpartition("/")[2].replace("%2B", "+")
         if name in self.files:
             part = self.cut_at.get(name, 1.0) if self.cuts_left > 0 else 1.0
@@ -143,6 +147,10 @@ class Index:
         request.send_header("Content-Length", str(len(data)))
         request.end_headers()
         request.wfile.write(data[: int(len(data) * part)])
+
+    def resume(self) -> None:
+        """Answer what was held back while `hold` was set."""
+        self._go.set()
 
     def close(self) -> None:
         """Stop serving."""

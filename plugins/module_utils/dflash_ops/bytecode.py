@@ -32,8 +32,13 @@ def settle(env: Path) -> None:
     for name, stat in stats.items():
         if name.endswith(".py") and stat.st_mtime_ns != SOURCE_TIME * 10**9:
             fix_time(f"{env}/{name}")
-        elif name.endswith(".pyc") and source_of(name) not in stats:
+        elif is_bytecode(name) and source_of(name) not in stats:
             (env / name).unlink()
+
+
+def is_bytecode(name: str) -> bool:
+    """Tell whether a file was compiled beside its source; a `.pyc` elsewhere is a module that its wheel brought."""
+    return name.endswith(".pyc") and "/__pycache__/" in name
 
 
 def source_of(name: str) -> str:
@@ -45,7 +50,7 @@ def source_of(name: str) -> str:
 def drop(env: Path) -> None:
     """Remove all bytecode."""
     for name in scan(env):
-        if name.endswith(".pyc"):
+        if is_bytecode(name):
             (env / name).unlink()
 
 
@@ -83,6 +88,6 @@ def keep(env: Path, store: Path) -> None:
     spare = store.with_name(f".{store.name}.{os.getpid()}")
     with tarfile.open(spare, "w") as tar:
         for name in sorted(scan(env)):
-            if name.endswith(".pyc"):
+            if is_bytecode(name):
                 tar.add(env / name, arcname=name, recursive=False)
     os.replace(spare, store)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import csv
 import os
-import subprocess
 import threading
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from . import bytecode, fingerprint, rehearsal
+from . import bytecode, fingerprint
 from .fingerprint import Hashed
 
 LOOK_SECONDS = 0.2
@@ -38,13 +36,6 @@ class Early:
         self._seen: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="early", daemon=True)
-        self._rehearsal: subprocess.Popen[bytes] | None = None
-
-    def rehearse(self, cache: Path, pins: Mapping[str, str], *, imported: Sequence[str], also: Sequence[Path]) -> None:
-        """Compile bytecode from uv's cache, when none is kept."""
-        if not self.store.is_file():
-            python = self.env / "bin/python"
-            self._rehearsal = rehearsal.start(python, cache, self.site, pins, imported=imported, also=also)
 
     def __enter__(self) -> Early:
         self._thread.start()
@@ -55,8 +46,6 @@ class Early:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        if self._rehearsal:
-            rehearsal.stop(self._rehearsal, self.site)
 
     def _work(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)

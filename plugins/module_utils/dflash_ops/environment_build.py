@@ -167,12 +167,6 @@ def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> dict[str, Hashed
     parts = sources.plan(lock, spec.sources, python=status.python.short)
     site = site_packages(aside)
     with Early(aside, site, store_of(spec, status)) as early:
-        early.rehearse(
-            uv.cache,
-            {pin.name: pin.version for pin in lock.pins},
-            imported=proof.imported_names(lock),
-            also=[status.python.purelib] * spec.inherits,
-        )
         fill(aside, spec, parts, uv)
     inherited = f"{status.python.purelib}\n" if spec.inherits else ""
     (site / "dflash_environment.pth").write_text(NO_BYTECODE + inherited)
