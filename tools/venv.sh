@@ -52,7 +52,7 @@ main() {
   if [ ! -f "$made/made-from.lock" ]; then
     need_ensurepip "$python"
     rm -rf "$made"
-    echo "making $made from $lock with $python"
+    echo "making $made from $lock with $python (up to a minute)"
     "$python" -m venv "$made"
     "$made/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r "$lock"
     cp "$lock" "$made/made-from.lock"

@@ -13,7 +13,7 @@ REPO = Path(__file__).resolve().parents[2]
 if str(REPO / "plugins/module_utils") not in sys.path:
     sys.path.append(str(REPO / "plugins/module_utils"))
 
-from dflash_ops import verb_words
+from dflash_ops import verb_words, words
 
 PREFIX = "gpu_container_"
 
@@ -30,7 +30,8 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         typed = [name for name in load_extra_vars(self._loader) if name.startswith(PREFIX)]
-        found = verb_words.unknown(typed, variables, specified(), (PREFIX,))
+        found = words.way_problems(self._connection.transport)
+        found += verb_words.unknown(typed, variables, specified(), (PREFIX,))
         if found:
             return {**result, "failed": True, "msg": "Nothing was changed. " + " ".join(found)}
         result.update(self._execute_module(task_vars=variables))

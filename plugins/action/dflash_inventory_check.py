@@ -38,7 +38,7 @@ class ActionModule(ActionBase):
         """Collect every problem, then the needs of a configuration that can be read."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         given = {name: value for name, value in self._task.args.items() if value is not None}
-        found = words.problems(given, REPO)
+        found = words.way_problems(self._connection.transport) + words.problems(given, REPO)
         needs: dict[str, Any] = {}
         if not [text for text in found if text.startswith(("dflash_config", "dflash_overrides"))]:
             try:

@@ -66,6 +66,10 @@ options:
     description: Start nothing; only tell the reasons not to, as if the run that lives were stopped already.
     type: bool
     default: false
+  stopped:
+    description: In check mode, a stop came before this, so the run that lives now would be gone.
+    type: bool
+    default: false
   allow_cold:
     description: Start also when the compile cache is not warm.
     type: bool
@@ -147,6 +151,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "beside": {"type": "str", "choices": ["keep", "refuse"], "default": "refuse"},
     "again": {"type": "bool", "default": True},
     "look": {"type": "bool", "default": False},
+    "stopped": {"type": "bool", "default": False},
     "allow_cold": {"type": "bool", "default": False},
     "origin": {"type": "dict", "default": {}},
     "mark_bad": {"type": "list", "elements": "str", "default": []},

@@ -294,7 +294,7 @@ def test_relaunch_goes_on_from_the_last_complete_checkpoint(box: Box) -> None:
     until(lambda: steps(second) > 0)
     assert metrics.read_metrics(second.metrics)[0]["step"] == 4
     assert f", goes on from step 3 of {first.run_id}" in "\n".join(screens.status_screen(status.snapshot(box.layout)))
-    assert launch_request._goes_on(second) == f", goes on from step 3 of {first.run_id}"
+    assert launch_request._goes_on(box.layout, second) == f", goes on from step 3 of {first.run_id}"
 
 
 def test_other_configuration_starts_anew(box: Box) -> None:

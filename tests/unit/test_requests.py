@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,7 @@ def want(*overrides: str, **more: Any) -> dict[str, Any]:
         "notify": {},
         "beside": "refuse",
         "again": True,
+        "stopped": False,
         "allow_cold": True,
         "origin": {},
         "mark_bad": [],
@@ -154,7 +157,7 @@ def test_what_speaks_against_a_launch_is_told_before_a_run_is_stopped_for_it(box
     living_run = runs.load(box.layout, ensure(box)["run_id"])
     asked = want("optimizer.lr=2", allow_cold=False)
     told = launch_request.before_stop(box.layout, asked, check_mode=False)
-    assert (told["changed"], told["said"]) == (False, "nothing speaks against a launch")
+    assert (told["changed"], told["said"]) == (False, "every look is fine: it can be launched")
     (next((box.layout.env("e1") / "lib").glob("python3.*")) / "site-packages" / "evil.pth").write_text("import os\n")
     link = box.layout.root / "a file"
     link.write_text("mine")
@@ -165,6 +168,42 @@ def test_what_speaks_against_a_launch_is_told_before_a_run_is_stopped_for_it(box
     assert "run-lives" not in refused.value.message
     assert living.main_process(living_run) is not None
     assert runs.run_ids(box.layout) == [living_run.run_id]
+
+
+def test_check_mode_after_a_stop_that_would_come_speaks_of_the_launch_that_would_follow(box: Box) -> None:
+    living_run = runs.load(box.layout, ensure(box)["run_id"])
+    assert ensure(box, check_mode=True, stopped=True)["said"].startswith("would launch demo: ")
+    with pytest.raises(OpsError, match="run-lives"):
+        ensure(box, check_mode=True)
+    with pytest.raises(OpsError, match="run-lives"):
+        ensure(box, stopped=True)
+    assert living.main_process(living_run) is not None
+
+
+def test_a_rollback_never_goes_on_from_the_run_that_it_marks_bad_or_from_what_came_of_it(box: Box) -> None:
+    good, bad, of_bad = (killed(box) for _ in range(3))
+    assert of_bad.record["resume_from"] == bad.run_id
+    back = killed(box, mark_bad=[bad.run_id], origin={"rollback_to": good.run_id})
+    assert back.record["resume_from"] == good.run_id
+    assert killed(box).record["resume_from"] == back.run_id
+
+
+def killed(box: Box, **more: Any) -> runs.Run:
+    """A run that was killed and left a checkpoint of its own."""
+    run = runs.load(box.layout, ensure(box, "checkpoint.every_steps=1", **more)["run_id"])
+    until(lambda: runs.checkpoint_steps(run))
+    main = living.main_process(run)
+    assert main is not None
+    os.kill(main.pid, signal.SIGKILL)
+    until(lambda: (run.folder / "exit.json").exists())
+    return run
+
+
+def test_a_run_that_starts_anew_after_one_that_came_to_its_end_says_so(box: Box) -> None:
+    words = ("optimizer.max_steps=3", "test.pause=0")
+    first = runs.load(box.layout, ensure(box, *words)["run_id"])
+    until(lambda: (first.folder / "exit.json").exists())
+    assert f"from step 0: {first.run_id} of this configuration came to its end" in ensure(box, *words)["said"]
 
 
 def test_a_rollback_that_would_be_refused_stops_nothing(box: Box) -> None:

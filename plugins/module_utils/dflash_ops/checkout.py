@@ -86,7 +86,8 @@ def choose(repo: Path, version: str, *, allow_dirty: bool) -> Choice:
     if dirty and not allow_dirty:
         raise OpsError(
             f"{len(dirty)} file(s) of trainer/ are not committed: {', '.join(line[3:] for line in dirty[:10])}.",
-            remedy="commit them, or -e trainer_release_allow_dirty=true takes them and names the release +dirty",
+            remedy="commit them, or -e trainer_release_allow_dirty=true takes them and names the release +dirty "
+            "(with make: make deploy ARGS='-e trainer_release_allow_dirty=true')",
         )
     return Choice(commit, tuple(dirty))
 

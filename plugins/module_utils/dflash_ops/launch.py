@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Request:
         operator: who launches, `name@controller`.
         cache_id: the compile cache to use; empty: none.
         resume: `auto` (the newest run of the same configuration), `never`, or a run id.
+        passed_over: runs that `auto` never goes on from.
         expected_tok_s: speed the run should reach; 0: not known.
         tolerance: part of that speed that is enough.
         speed_steps: steps over which a speed counts.
@@ -49,6 +50,7 @@ class Request:
     operator: str = ""
     cache_id: str = ""
     resume: str = "auto"
+    passed_over: Collection[str] = ()
     expected_tok_s: float = 0.0
     tolerance: float = 0.8
     speed_steps: int = 10
@@ -259,7 +261,7 @@ def _resume(layout: Layout, request: Request, identity: str) -> runs.Run | None:
         return None
     if request.resume != "auto":
         return runs.load(layout, request.resume)
-    return runs.resume_source(layout, identity)
+    return runs.resume_source(layout, identity, without=request.passed_over)
 
 
 def _train_arguments(layout: Layout, request: Request, folder: Path, source: runs.Run | None) -> Sequence[str]:

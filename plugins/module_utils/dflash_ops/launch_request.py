@@ -60,7 +60,7 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
         return kept
     if check_mode and not _built(layout, request.selection):
         return _would(f"would launch {request.label} once its environment and release are there")
-    found = look(layout, request, want)
+    found = look(layout, request, want, replacing=check_mode and want["stopped"])
     problems = list(found.problems)
     if found.cache is not None and not found.cache.warm and not (want["allow_cold"] or check_mode):
         problems.append(
@@ -78,7 +78,10 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
             f"{request.selection.release_id}, cache {found.cache.state if found.cache else 'unknown'}"
         )
     secrets_file.place(layout, {str(name): str(value) for name, value in want["secrets"].items()})
-    started = launch.start(layout, _with_cache(request, found), found.record)
+    bad = {*known_good.read(layout)["bad"], *want["mark_bad"]} - {str(want["origin"].get("rollback_to") or "")}
+    started = launch.start(
+        layout, dataclasses.replace(_with_cache(request, found), passed_over=bad), found.record
+    )
     if want["mark_bad"] or want["origin"].get("rollback_to"):
         known_good.mark(layout, bad=want["mark_bad"], good=str(want["origin"].get("rollback_to") or ""))
     main = living.main_process(started)
@@ -87,7 +90,7 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
         "launched": True,
         "run_id": started.run_id,
         "differs": [],
-        "said": f"launched {started.run_id} (pid {main.pid if main else 'gone'})" + _goes_on(started),
+        "said": f"launched {started.run_id} (pid {main.pid if main else 'gone'})" + _goes_on(layout, started),
         "diff": {"before": "", "after": f"run {started.run_id}\n"},
     }
 
@@ -106,7 +109,7 @@ def before_stop(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) ->
     problems = look(layout, request, want, replacing=True).problems
     if problems:
         raise refusal(problems, what="stopped or launched")
-    return {**told, "said": "nothing speaks against a launch"}
+    return {**told, "said": "every look is fine: it can be launched"}
 
 
 def look(
@@ -130,9 +133,12 @@ def _with_cache(request: Request, found: preflight.Findings) -> Request:
     return dataclasses.replace(request, cache_id=found.place.cache_id if found.place else "")
 
 
-def _goes_on(run: runs.Run) -> str:
+def _goes_on(layout: Layout, run: runs.Run) -> str:
     source = runs.goes_on_from(run)
-    return f", goes on from {source}" if source else ""
+    if source:
+        return f", goes on from {source}"
+    ended = runs.finished_before(layout, run)
+    return f", from step 0: {ended} of this configuration came to its end" if ended else ""
 
 
 def refusal(problems: list[dict[str, str]], *, what: str = "launched") -> OpsError:

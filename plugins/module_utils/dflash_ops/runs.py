@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,17 +172,45 @@ def resume_identity(config: Mapping[str, Any], *, trainer: Path) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def resume_source(layout: Layout, identity: str) -> Run | None:
-    """Return the newest run of this identity that holds a checkpoint; none when it came to its end by itself."""
+def resume_source(layout: Layout, identity: str, *, without: Collection[str] = ()) -> Run | None:
+    """Return the newest run of this identity that holds a checkpoint; none when it came to its end by itself.
+
+    Runs in `without`, and what went on from them, are passed over: their weights may be what was bad.
+    """
     for run_id in reversed(run_ids(layout)):
         run = load(layout, run_id)
-        if run.record.get("resume_identity") != identity:
+        if run.record.get("resume_identity") != identity or stems_from(layout, run, without):
             continue
         if run.read("state.json").get("phase") == "finished":
             return None
         if checkpoint_steps(run):
             return run
     return None
+
+
+def finished_before(layout: Layout, run: Run) -> str:
+    """Return the newest earlier run of the same identity when it came to its end by itself; else nothing."""
+    for run_id in reversed(run_ids(layout)):
+        other = load(layout, run_id)
+        if run_id != run.run_id and other.record.get("resume_identity") == run.record.get("resume_identity"):
+            return run_id if other.read("state.json").get("phase") == "finished" else ""
+    return ""
+
+
+def stems_from(layout: Layout, run: Run, those: Collection[str]) -> bool:
+    """Tell whether a run is one of `those`, or went on from one of them, whatever lies between."""
+    seen: set[str] = set()
+    while run.run_id not in seen:
+        if run.run_id in those:
+            return True
+        seen.add(run.run_id)
+        source = str(run.record.get("resume_from") or "")
+        if not source:
+            return False
+        if not layout.run(source).is_dir():
+            return source in those
+        run = load(layout, source)
+    return False
 
 
 def checkpoint_steps(run: Run) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -29,6 +30,13 @@ NUMBERS = {
     "training_run_within": (1.0, FOREVER, "give 1 second or more"),
     "training_run_stop_seconds": (0.0, FOREVER, "give 0 seconds or more"),
 }
+
+
+def way_problems(transport: str) -> list[str]:
+    """Return what this controller lacks to reach a box; nothing is needed for this very machine."""
+    if transport == "local" or shutil.which("ssh"):
+        return []
+    return ["ssh is not on this controller, and the box is reached by it. Remedy: install the package openssh-client"]
 
 
 def problems(words: Mapping[str, Any], repo: Path) -> list[str]:
