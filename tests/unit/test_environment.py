@@ -362,13 +362,14 @@ def finish(layout: Layout, want: dict[str, Any]) -> jobs.Snapshot:
     return job
 
 
-def kill(layout: Layout, job_id: str) -> None:
+def kill(layout: Layout, job_id: str) -> bool:
+    """Kill a job's runner and wait until it is gone; tell whether it was still at work."""
     runner = jobs.recorded_process(layout.job(job_id))
-    if runner is not None:
-        try:
-            os.kill(runner.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+    if runner is None or not processes.alive(runner):
+        return False
+    processes.send([runner], signal.SIGKILL)
+    assert not processes.wait_gone([runner], 10.0)
+    return not (layout.job(job_id) / "exit.json").exists()
 
 
 def test_case_38_a_half_environment_is_never_used(layout: Layout, want: dict[str, Any]) -> None:
@@ -382,22 +383,38 @@ def test_case_38_a_half_environment_is_never_used(layout: Layout, want: dict[str
     assert environment.check(layout, half.name, full=True) == []
 
 
+def works(env: Path) -> bool:
+    """Tell whether an environment runs, as whoever uses it meanwhile would find out."""
+    code = "import torch, transformers, demo_tool"
+    return subprocess.run([env / "bin/python", "-c", code], check=False).returncode == 0
+
+
 def test_case_42_20_kills_at_random_moments_always_end_complete(layout: Layout, want: dict[str, Any]) -> None:
-    """The old environment drifted and is healed again and again; until the switch it stays as it was."""
+    """The old environment drifted and is healed again and again; until the switch it stays as it was, and in use."""
     env = layout.env(build(layout, want)["env_id"])
     healing = {**want, "heal": True}
-    moments = random.Random(42)
+    mark = environment_build.site_packages(env) / "planted.py"
+    mark.write_text("")
+    whole = finish(layout, healing).elapsed
+    moments, hits = random.Random(42), 0
     for round_ in range(20):
-        mark = environment_build.site_packages(env) / "planted.py"
         mark.write_text(f"ROUND = {round_}\n")
+        old = environment.read(env)
         job = start(layout, healing)
-        time.sleep(moments.uniform(0.0, 1.2))
-        kill(layout, job.job_id)
-        assert environment.read(env) is not None
-        assert mark.exists() or environment.check(layout, env.name) == []
+        time.sleep(moments.uniform(0.0, whole))
+        hits += kill(layout, job.job_id)
+        assert works(env)
+        if mark.exists():  # the old one: as it was, and nothing else
+            assert environment.read(env) == old
+            drift = environment.check(layout, env.name, full=True)
+            assert [one.path.rpartition("/")[2] for one in drift] == [mark.name]
+        else:
+            assert environment.check(layout, env.name, full=True) == []
         ended = finish(layout, healing)
         assert ended.state == "done", ended.log_tail
+        assert not mark.exists()
         assert environment.check(layout, env.name, full=True) == []
+    assert hits >= 10
     assert [path.name for path in layout.envs.iterdir()] == [env.name]
     assert list(env.rglob("~*")) == []
 
