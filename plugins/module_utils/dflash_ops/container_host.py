@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import stat
 import subprocess
 import time
@@ -65,7 +66,7 @@ class Host:
                 raise OpsError(f"gpu_container_mounts: {mount.source} is no folder on the host.",
                                remedy="Create it there, or correct the source.")
         bridge = network_options(wanted.network)["bridge"]
-        if creates and not Path("/sys/class/net", bridge).exists():
+        if creates and bridge not in [name for _, name in socket.if_nameindex()]:
             raise OpsError(f"gpu_container_network = {wanted.network!r}: the host has no bridge {bridge}.",
                            remedy="Name one that `ip -brief link show type bridge` shows there.")
 
