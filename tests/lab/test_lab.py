@@ -84,7 +84,8 @@ def test_down_ends_what_a_killed_host_left_running(second: Lab, monkeypatch: pyt
     assert leftovers.of_host(second.layout) == []
 
 
-def test_purge_ends_a_build_whose_starter_was_killed(tmp_path: Path) -> None:
+def test_purge_ends_a_build_whose_starter_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_the_network(monkeypatch)
     layout = Layout(state=tmp_path / "lab")
     draft = layout.state / "base.draft"
     draft.mkdir(parents=True)
