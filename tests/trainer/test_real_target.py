@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,7 +52,8 @@ def demo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twenty steps of the demo."""
     folder = tmp_path_factory.mktemp("demo") / "run"
     words = ["train", "--config", CONFIG, "--run-dir", str(folder), "--set", "optimizer.max_steps=20"]
-    assert run([*words, "--set", "evaluation.every_steps=20", "--set", "evaluation.samples=2"]) == 0
+    words += ["--set", "evaluation.every_steps=20", "--set", "evaluation.samples=2"]
+    subprocess.run([sys.executable, "-m", "dflash_trainer", *words], check=True)
     return folder
 
 

@@ -5,14 +5,26 @@ Exit codes: 0 finished or stopped on request, 2 configuration, 3 input, 4 worker
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 
 from dflash_trainer.cli import run
+from dflash_trainer.stopping import stop_was_asked
 
 
 def main() -> None:
-    """Run the verb on the command line and leave with its exit code."""
-    sys.exit(run(sys.argv[1:]))
+    """Run the verb on the command line and leave with its exit code, even when a worker is stuck in a lost GPU.
+
+    Only here, where the process is the verb's own: whoever calls `cli.run` goes on afterwards.
+    """
+    code = run(sys.argv[1:])
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if stop_was_asked() or not all(thread.daemon for thread in others):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

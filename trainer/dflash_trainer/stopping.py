@@ -14,6 +14,14 @@ class StopRequested(BaseException):
     """
 
 
+_installed: list[StopSignals] = []
+
+
+def stop_was_asked() -> bool:
+    """Tell whether a signal asked this process to stop."""
+    return any(owner.asked for owner in _installed)
+
+
 class StopSignals:
     """Owns both signals from install() on, or inside its `with`. `asked` is the first signal's name, or empty."""
 
@@ -35,6 +43,7 @@ class StopSignals:
 
     def install(self) -> None:
         """Take both signals; a process that ends with its run never gives them back."""
+        _installed.append(self)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._before[number] = signal.signal(number, self._on_signal)
 

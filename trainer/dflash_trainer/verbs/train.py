@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-import threading
 from pathlib import Path
 
 from dflash_trainer.config import Config
@@ -30,22 +27,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, config: Config) -> int:
-    """Train; returns the exit code. Leaves even when a worker is stuck in a lost GPU."""
+    """Train; returns the exit code."""
     checked_target(config)
     stop = StopSignals()
     stop.install()
     try:
-        code = _train(arguments, config, stop)
+        return _train(arguments, config, stop)
     except BaseException:
         if not stop.asked:
             raise
-        code = _stopped_early(arguments.run_dir, stop)
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if stop.asked or not all(thread.daemon for thread in others):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+        return _stopped_early(arguments.run_dir, stop)
 
 
 def _train(arguments: argparse.Namespace, config: Config, stop: StopSignals) -> int:
