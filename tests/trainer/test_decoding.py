@@ -28,6 +28,7 @@ def configuration(path: str, window: int = 0) -> Config:
     tables: dict[str, Any] = {
         "target": {"path": path, "dtype": "float32"},
         "drafter": drafter | {"sliding_window": window},
+        "objective": {"num_anchors": 4},
         "data": {"buckets": [64], "batch_tokens": 64},
         "runtime": {"compile": False},
     }
