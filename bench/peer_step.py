@@ -1,0 +1,148 @@
+"""What the scripts that measure a peer's drafter step share: the shapes of `bench drafter`, the step, its figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from peer_venv import run_beside
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from transformers import Qwen3Config
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured, and where."""
+
+    target: str
+    """Name of random shapes."""
+    device: str
+    length: int
+    anchors: int
+    block: int
+    window: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mask_token: int
+
+    @property
+    def attention(self) -> str:
+        """flex_attention has no backward on the CPU."""
+        return "flex_attention" if self.device == "cuda" else "sdpa"
+
+
+FULL = Setting("qwen3.6-27b", "cuda", 4096, 512, 16, 2048, 32, 8, 128, 248070)
+TINY = Setting("qwen3.6-tiny", "cpu", 256, 16, 16, 64, 4, 2, 16, 255)
+
+
+class Peer(NamedTuple):
+    """A peer's training model, ready to be stepped."""
+
+    loss: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """From ids [1, S], hidden states [1, S, X] and loss mask [1, S]."""
+    drafter: nn.Module
+    betas: tuple[float, float]
+
+
+class Ends(NamedTuple):
+    """The target's frozen embedding and head, as modules."""
+
+    embed: nn.Module
+    head: nn.Module
+
+
+def run(description: str, requirement: str, build: Callable[[Setting], Peer]) -> int:
+    """Go on in the peer's venv, measure, print, write."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--length", type=int, help=f"context tokens (default {FULL.length})")
+    parser.add_argument("--repeats", type=int, default=12, help="steps that count")
+    parser.add_argument("--tiny", action="store_true", help="small shapes on the CPU, to prove the script")
+    arguments = parser.parse_args()
+    run_beside(requirement)
+    setting = TINY if arguments.tiny else FULL
+    setting = replace(setting, length=arguments.length or setting.length)
+    result = {"peer": requirement, **measure(build, setting, arguments.repeats)}
+    print(json.dumps(result), flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def measure(build: Callable[[Setting], Peer], setting: Setting, repeats: int) -> dict[str, Any]:
+    """Median step and peak memory: forward, backward, gradients clipped to 1, torch's fused AdamW on bf16 weights.
+
+    Ten steps come first, so that what a peer compiles anew for other anchors is not counted.
+    """
+    import torch
+    from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call
+    from dflash_trainer.target_shape import RANDOM_SHAPES
+
+    device = torch.device(setting.device)
+    target = RANDOM_SHAPES[setting.target]
+    peer = build(setting)
+    parameters = list(peer.drafter.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=6e-4, betas=peer.betas, weight_decay=0.0, fused=True)
+    ids = torch.randint(target.vocab_size, (1, setting.length), device=device)
+    states = torch.randn(1, setting.length, 5 * target.hidden_size, device=device, dtype=torch.bfloat16)
+    mask = torch.ones(1, setting.length, device=device)
+
+    def step() -> None:
+        peer.loss(ids, states, mask).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    for _ in range(10):
+        step()
+    reset_peak(device)
+    timing = time_call(step, device, repeats=repeats)
+    return {
+        **machine(device),
+        "length": setting.length,
+        "step_ms": timing.total_ms,
+        "step_ms_range": [timing.fastest_ms, timing.slowest_ms],
+        "peak_gb": peak_gb(device),
+    }
+
+
+def drafter_config(setting: Setting, layer_types: tuple[str, ...] = ()) -> Qwen3Config:
+    """The published configuration of such a drafter; layer types of its own, or four sliding layers and a full one."""
+    from dflash_trainer.config import DrafterConfig
+    from dflash_trainer.export.config_json import config_json
+    from dflash_trainer.model.shape import drafter_shape
+    from dflash_trainer.target_shape import RANDOM_SHAPES
+    from transformers import Qwen3Config
+
+    section = DrafterConfig(
+        mask_token_id=setting.mask_token,
+        sliding_window=setting.window,
+        layer_types=layer_types,  # type: ignore[arg-type]
+        block_size=setting.block,
+        num_heads=setting.heads,
+        num_kv_heads=setting.kv_heads,
+        head_dim=setting.head_dim,
+    )
+    values = config_json(drafter_shape(section, RANDOM_SHAPES[setting.target]), "bfloat16")
+    config = Qwen3Config(**{key: value for key, value in values.items() if key != "dtype"})
+    config._attn_implementation = setting.attention
+    return config
+
+
+def frozen_ends(setting: Setting) -> Ends:
+    """Random ends of the target on the device, in bf16."""
+    import torch
+    from dflash_trainer.target_shape import RANDOM_SHAPES
+
+    target = RANDOM_SHAPES[setting.target]
+    with torch.device(setting.device):
+        embed = torch.nn.Embedding(target.vocab_size, target.hidden_size, dtype=torch.bfloat16)
+        head = torch.nn.Linear(target.hidden_size, target.vocab_size, bias=False, dtype=torch.bfloat16)
+    return Ends(embed.requires_grad_(False), head.requires_grad_(False))
