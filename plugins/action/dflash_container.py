@@ -1,29 +1,22 @@
 """Judges the container's words on the controller, so that one message names them all before any host is reached."""
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 from ansible.utils.vars import load_extra_vars
 
-REPO = Path(__file__).resolve().parents[2]
-if str(REPO / "plugins/module_utils") not in sys.path:
-    sys.path.append(str(REPO / "plugins/module_utils"))
+DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
 from dflash_ops import verb_words, words
 
 PREFIX = "gpu_container_"
 
 
-class ActionModule(ActionBase):
+class ActionModule(DflashAction):  # type: ignore[misc]
     """Runs the module of the same name, unless a variable is one that nothing would read."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-    _supports_async = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Refuse a slip of the keyboard; else run the module."""
@@ -40,5 +33,5 @@ class ActionModule(ActionBase):
 
 def specified() -> set[str]:
     """Return the role's variables."""
-    file = REPO / "roles/gpu_container/meta/argument_specs.yml"
+    file = DflashAction.repo / "roles/gpu_container/meta/argument_specs.yml"
     return {*yaml.safe_load(file.read_text(encoding="utf-8"))["argument_specs"]["main"]["options"]}

@@ -22,9 +22,9 @@ class ActionModule(DflashJob):  # type: ignore[misc]
     def module_args(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Read the locks here; on this very machine, also where its pip would look for wheels."""
         arguments = dict(self._task.args)
-        lock = Path(self._find_needle("files", arguments["lock_file"]))
+        lock = Path(arguments["lock_file"]).expanduser().resolve()
         arguments["lock"], arguments["lock_name"] = lock.read_text(), lock.name
-        arguments["uv_lock"] = (lock.parent / "uv.lock").read_text()
+        arguments["uv_lock"] = uv_lock_of(lock).read_text()
         if self._connection.transport == "local":
             own = pip_settings()
             arguments["find_links"] = arguments.get("find_links") or own["find_links"]
@@ -71,6 +71,12 @@ class ActionModule(DflashJob):  # type: ignore[misc]
             part = f".{wheel.name}.part"
             self._transfer_file(str(wheel), f"{target}/{part}")
             self._low_level_execute_command(f"cd {quoted} && mv -- {shlex.quote(part)} {shlex.quote(wheel.name)}")
+
+
+def uv_lock_of(lock: Path) -> Path:
+    """Return the lock of uv that lies beside a lock; a lock of one's own, kept elsewhere, uses the project's."""
+    beside = lock.parent / "uv.lock"
+    return beside if beside.is_file() else Path(__file__).parents[2] / "trainer" / "locks" / "uv.lock"
 
 
 def fetch_uv(lock: str, machine: str, folder: Path) -> None:

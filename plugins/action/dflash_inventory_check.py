@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,27 +10,23 @@ import yaml
 from ansible import context
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 from ansible.utils.vars import load_extra_vars
 
-REPO = Path(__file__).resolve().parents[2]
-if str(REPO / "plugins/module_utils") not in sys.path:
-    sys.path.append(str(REPO / "plugins/module_utils"))
+DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
 from dflash_ops import space, verb_words, words
 from dflash_ops.errors import OpsError
 
+REPO: Path = DflashAction.repo
 ROLES = sorted(path.name for path in (REPO / "roles").iterdir() if (path / "meta/argument_specs.yml").is_file())
 PREFIXES = ("dflash_", "prune_", *(f"{role}_" for role in ROLES))
 OUR_FACTS = ("dflash_env", "dflash_release", "dflash_needs", "dflash_lock_token")
 
 
-class ActionModule(ActionBase):
+class ActionModule(DflashAction):  # type: ignore[misc]
     """Arguments are variable names and values; the result carries what the configuration needs."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-    _supports_async = False
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:

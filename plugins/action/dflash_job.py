@@ -13,8 +13,10 @@ import time
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 from ansible.utils.display import Display
+
+DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
 # Seconds that one look waits on the box for news, and how long a lost connection is retried before the play fails.
 LOOK_SECONDS = 5.0
@@ -22,12 +24,9 @@ RECONNECT_SECONDS = 300.0
 RECONNECT_PAUSE = 5.0
 
 
-class ActionModule(ActionBase):
+class ActionModule(DflashAction):  # type: ignore[misc]
     """Start, follow, merge. A subclass may change `module_args`, `finish_start` and `finish`."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-    _supports_async = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the module; when its job is not over, follow it to the end."""

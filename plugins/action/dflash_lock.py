@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 from ansible.utils.display import Display
 
-MODULE_UTILS = str(Path(__file__).resolve().parents[2] / "plugins/module_utils")
-if MODULE_UTILS not in sys.path:
-    sys.path.append(MODULE_UTILS)
+DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
 from dflash_ops import operator_lock
 
 
-class ActionModule(ActionBase):
+class ActionModule(DflashAction):  # type: ignore[misc]
     """One remote call; a second one when the holder was a playbook of this machine that died."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-    _supports_async = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Take or give back the box."""

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 from ansible.utils.display import Display
 
-REPO = Path(__file__).resolve().parents[2]
-if str(REPO / "plugins/module_utils") not in sys.path:
-    sys.path.append(str(REPO / "plugins/module_utils"))
+DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
 from dflash_ops import checkout
 from dflash_ops.errors import OpsError
 
 
-class ActionModule(ActionBase):
+class ActionModule(DflashAction):  # type: ignore[misc]
     """One remote call when the release is there."""
 
     TRANSFERS_FILES = True
-    _supports_check_mode = True
-    _supports_async = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Snapshot the checkout, ask the box, push when needed."""
@@ -33,7 +28,7 @@ class ActionModule(ActionBase):
         with tempfile.TemporaryDirectory(prefix="dflash-release-") as folder:
             try:
                 made = checkout.snapshot(
-                    REPO,
+                    self.repo,
                     str(arguments.get("version") or "HEAD"),
                     Path(folder),
                     allow_dirty=bool(arguments.get("allow_dirty")),

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 
-REPO = Path(__file__).resolve().parents[2]
-if str(REPO / "plugins/module_utils") not in sys.path:
-    sys.path.append(str(REPO / "plugins/module_utils"))
+DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
 from dflash_ops import checkout
 from dflash_ops.errors import OpsError
 
 
-class ActionModule(ActionBase):
+class ActionModule(DflashAction):  # type: ignore[misc]
     """One remote call."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-    _supports_async = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send the lock and the release's name; the box adds the rest."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        lock = Path(self._find_needle("files", arguments["lock_file"]))
+        lock = Path(arguments["lock_file"]).expanduser().resolve()
         arguments["lock"], arguments["lock_name"] = lock.read_text(), lock.name
         try:
             arguments["release_id"] = checkout.release_id(
-                REPO,
+                self.repo,
                 str(arguments.get("version") or "HEAD"),
                 allow_dirty=bool(arguments.get("allow_dirty")),
             )

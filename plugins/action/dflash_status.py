@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import fcntl
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 from ansible.utils.display import Display
 
-MODULE_UTILS = str(Path(__file__).resolve().parents[2] / "plugins/module_utils")
-if MODULE_UTILS not in sys.path:
-    sys.path.append(MODULE_UTILS)
+DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
 from dflash_ops import life, status
 
@@ -33,12 +30,9 @@ RECONNECT_PAUSE = 5.0
 SHOWN = ("answer", "judgement", "panel", "screen", "seen")
 
 
-class ActionModule(ActionBase):
+class ActionModule(DflashAction):  # type: ignore[misc]
     """Ask once; or with `watch` again and again until the run has proved itself or failed."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-    _supports_async = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the module's result with `answer`, after showing and writing it."""

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import files, jobs, living, processes, runs, secrets_file, tmux, trainer_command
+from . import files, jobs, living, processes, resume, runs, secrets_file, tmux, trainer_command
 from .errors import OpsError
 from .paths import Layout
 from .start_script import start_script
@@ -35,7 +35,8 @@ class Request:
         operator: who launches, `name@controller`.
         cache_id: the compile cache to use; empty: none.
         resume: `auto` (the newest run of the same configuration), `never`, or a run id.
-        passed_over: runs that `auto` never goes on from.
+        bad: runs that `auto` never goes on from, nor from what came of them.
+        proved: runs whose own checkpoints are good whatever they went on from.
         expected_tok_s: speed the run should reach; 0: not known.
         tolerance: part of that speed that is enough.
         speed_steps: steps over which a speed counts.
@@ -50,7 +51,8 @@ class Request:
     operator: str = ""
     cache_id: str = ""
     resume: str = "auto"
-    passed_over: Collection[str] = ()
+    bad: Collection[str] = ()
+    proved: Collection[str] = ()
     expected_tok_s: float = 0.0
     tolerance: float = 0.8
     speed_steps: int = 10
@@ -199,7 +201,7 @@ def _build(layout: Layout, request: Request, record: Mapping[str, Any]) -> runs.
     folder, aside = layout.run(run_id), layout.runs / f".{run_id}.new"
     config = dict(record.get("config") or {})
     trainer = trainer_command.trainer_folder(layout, request.selection.release_id)
-    identity = runs.resume_identity(config, trainer=trainer)
+    identity = resume.identity_of(config, trainer=trainer)
     source = _resume(layout, request, identity)
     values = trainer_command.environment(
         layout, request.selection, run=folder, cache=layout.cache(request.cache_id) if request.cache_id else None
@@ -261,7 +263,8 @@ def _resume(layout: Layout, request: Request, identity: str) -> runs.Run | None:
         return None
     if request.resume != "auto":
         return runs.load(layout, request.resume)
-    return runs.resume_source(layout, identity, without=request.passed_over)
+    back_to = str(request.origin.get("rollback_to") or "")
+    return resume.source(layout, identity, bad=request.bad, proved=request.proved, back_to=back_to)
 
 
 def _train_arguments(layout: Layout, request: Request, folder: Path, source: runs.Run | None) -> Sequence[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import drift, known_good, launch, living, notify, preflight, runs, secrets_file, status, trainer_command
+from . import drift, known_good, launch, living, notify, preflight, resume, runs, secrets_file, status, trainer_command
 from .errors import OpsError
 from .launch import Request
 from .paths import Layout
@@ -78,12 +78,14 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
             f"{request.selection.release_id}, cache {found.cache.state if found.cache else 'unknown'}"
         )
     secrets_file.place(layout, {str(name): str(value) for name, value in want["secrets"].items()})
-    bad = {*known_good.read(layout)["bad"], *want["mark_bad"]} - {str(want["origin"].get("rollback_to") or "")}
-    started = launch.start(
-        layout, dataclasses.replace(_with_cache(request, found), passed_over=bad), found.record
-    )
-    if want["mark_bad"] or want["origin"].get("rollback_to"):
-        known_good.mark(layout, bad=want["mark_bad"], good=str(want["origin"].get("rollback_to") or ""))
+    chosen = str(want["origin"].get("rollback_to") or "")
+    marked = {
+        "bad": {*known_good.read(layout)["bad"], *want["mark_bad"]} - {chosen},
+        "proved": {chosen, *(entry["run_id"] for entry in known_good.good_entries(layout))},
+    }
+    started = launch.start(layout, dataclasses.replace(_with_cache(request, found), **marked), found.record)
+    if want["mark_bad"] or chosen:
+        known_good.mark(layout, bad=want["mark_bad"], good=chosen)
     main = living.main_process(started)
     return {
         "changed": True,
@@ -137,7 +139,7 @@ def _goes_on(layout: Layout, run: runs.Run) -> str:
     source = runs.goes_on_from(run)
     if source:
         return f", goes on from {source}"
-    ended = runs.finished_before(layout, run)
+    ended = resume.finished_before(layout, run)
     return f", from step 0: {ended} of this configuration came to its end" if ended else ""
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,6 @@ from .errors import OpsError
 from .paths import Layout
 
 LABEL_LIMIT = 40
-RESUME_SECTIONS = ("target", "drafter", "objective", "data", "optimizer")
-NOT_IDENTITY = {
-    "target": ("devices", "fast_path", "cuda_graphs"),
-    "drafter": ("devices",),
-    "objective": ("head_chunk",),
-    "data": ("prefetch", "eval_path"),
-    "optimizer": ("max_steps", "epochs"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,66 +143,6 @@ def set_current(layout: Layout, run_id: str) -> None:
     files.replace_link(layout.current, layout.run(run_id))
 
 
-def resume_identity(config: Mapping[str, Any], *, trainer: Path) -> str:
-    """Return a hash over what must be equal for a checkpoint to fit: model, data and objective, not the length.
-
-    Args:
-        config: the resolved configuration.
-        trainer: the release's `trainer/`; paths below it are compared without it, as each release has its own.
-    """
-    kept = {
-        section: {
-            key: value
-            for key, value in sorted(dict(config.get(section) or {}).items())
-            if key not in NOT_IDENTITY.get(section, ())
-        }
-        for section in RESUME_SECTIONS
-    }
-    text = json.dumps(kept, sort_keys=True, default=str).replace(str(trainer), "")
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def resume_source(layout: Layout, identity: str, *, without: Collection[str] = ()) -> Run | None:
-    """Return the newest run of this identity that holds a checkpoint; none when it came to its end by itself.
-
-    Runs in `without`, and what went on from them, are passed over: their weights may be what was bad.
-    """
-    for run_id in reversed(run_ids(layout)):
-        run = load(layout, run_id)
-        if run.record.get("resume_identity") != identity or stems_from(layout, run, without):
-            continue
-        if run.read("state.json").get("phase") == "finished":
-            return None
-        if checkpoint_steps(run):
-            return run
-    return None
-
-
-def finished_before(layout: Layout, run: Run) -> str:
-    """Return the newest earlier run of the same identity when it came to its end by itself; else nothing."""
-    for run_id in reversed(run_ids(layout)):
-        other = load(layout, run_id)
-        if run_id != run.run_id and other.record.get("resume_identity") == run.record.get("resume_identity"):
-            return run_id if other.read("state.json").get("phase") == "finished" else ""
-    return ""
-
-
-def stems_from(layout: Layout, run: Run, those: Collection[str]) -> bool:
-    """Tell whether a run is one of `those`, or went on from one of them, whatever lies between."""
-    seen: set[str] = set()
-    while run.run_id not in seen:
-        if run.run_id in those:
-            return True
-        seen.add(run.run_id)
-        source = str(run.record.get("resume_from") or "")
-        if not source:
-            return False
-        if not layout.run(source).is_dir():
-            return source in those
-        run = load(layout, source)
-    return False
-
-
 def checkpoint_steps(run: Run) -> list[int]:
     """Return the steps of the complete checkpoints, lowest first."""
     return [item.step for item in checkpoints.complete(run.checkpoints)]
@@ -237,3 +167,8 @@ def goes_on_from(run: Run) -> str:
     """Return `step 40 of RUN`, `RUN`, or nothing when it began anew."""
     source, step = str(run.record.get("resume_from") or ""), run.record.get("resume_step")
     return f"step {step} of {source}" if source and step is not None else source
+
+
+def rolled_back_to(run: Run) -> str:
+    """Return the run whose state `run` was launched again from by a rollback; nothing when it was none."""
+    return str(dict(run.record.get("origin") or {}).get("rollback_to") or "")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import cache_archive, files, notify, runs, tmux, trainer_command
+from . import cache_archive, files, lockfile, notify, runs, tmux, trainer_command
 from .environment import PROFILES
 from .errors import OpsError
 from .sources import without_password
@@ -47,6 +47,7 @@ def problems(words: Mapping[str, Any], repo: Path) -> list[str]:
         "dflash_profile": profile_problems,
         "dflash_config": lambda value: config_problems(value, repo),
         "dflash_overrides": override_problems,
+        "python_env_lock_file": lock_file_problems,
         "python_env_python": python_problems,
         "python_env_index_urls": index_problems,
         "python_env_find_links": find_links_problems,
@@ -163,6 +164,20 @@ def find_links_problems(value: Any) -> list[str]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         return ["is not a list; write ['/path/to/wheels']"]
     return [f"{one!r} {text}" for one in value for text in path_problems(one)]
+
+
+def lock_file_problems(value: Any) -> list[str]:
+    """Want a lock that can be read here and is complete."""
+    path = Path(str(value)).expanduser()
+    try:
+        lockfile.require_complete(path.read_text(), name=path.name)
+    except OSError as error:
+        return [f"{error.strerror} on the controller; give the path of a lock, as those in trainer/locks"]
+    except UnicodeDecodeError:
+        return ["is no text; give the path of a lock, as those in trainer/locks"]
+    except OpsError as error:
+        return [str(error)]
+    return []
 
 
 def wheelhouse_problems(value: Any) -> list[str]:
