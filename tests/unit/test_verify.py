@@ -56,6 +56,20 @@ def test_torch_from_elsewhere_is_named(box: Box, tmp_path: Path, monkeypatch: py
     assert "user/torch/lib/libtorch.so" in found[0]["message"]
 
 
+def test_the_torch_of_an_image_counts_as_proved_also_behind_a_link(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = going(box)
+    real = tmp_path / "image-2026" / "site-packages" / "torch"
+    real.mkdir(parents=True)
+    (tmp_path / "image").symlink_to("image-2026")
+    record = box.layout.env("e1") / "env.json"
+    proof = {"torch": {"file": str(tmp_path / "image/site-packages/torch/__init__.py")}}
+    record.write_text(json.dumps({**json.loads(record.read_text()), "proof": proof}))
+    monkeypatch.setattr(living, "mapped_files", lambda _pid: [f"{real}/lib/libtorch.so"])
+    assert verify._process(box.layout, run) == []
+
+
 def test_audit_lists_every_part_and_never_stops_at_the_first(box: Box) -> None:
     run = going(box)
     (run.folder / "run.json").write_text(json.dumps({**run.record, "tree_hash": "other", "lock_sha256": "other"}))

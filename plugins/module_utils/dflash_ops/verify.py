@@ -140,7 +140,8 @@ def _foreign_torch(pid: int, env: Path) -> list[dict[str, str]]:
     proved = str(
         dict(dict((files.read_json(env / "env.json") or {}).get("proof") or {}).get("torch") or {}).get("file") or ""
     )
-    allowed = [str(env), *([str(Path(proved).parents[1])] if proved.count("/") > 2 else [])]
+    # the kernel tells resolved paths; an image's python may be reached through a link
+    allowed = [os.path.realpath(top) for top in (env, *([Path(proved).parents[1]] if proved.count("/") > 2 else []))]
     foreign = [path for path in libraries if not any(path.startswith(f"{top}/") for top in allowed)]
     return [
         problem(
