@@ -27,7 +27,6 @@ RECONNECT_PAUSE = 5.0
 class ActionModule(DflashAction):  # type: ignore[misc]
     """Start, follow, merge. A subclass may change `module_args`, `finish_start` and `finish`."""
 
-
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the module; when its job is not over, follow it to the end."""
         result: dict[str, Any] = super().run(tmp, task_vars)

@@ -16,7 +16,6 @@ from dflash_ops import operator_lock
 class ActionModule(DflashAction):  # type: ignore[misc]
     """One remote call; a second one when the holder was a playbook of this machine that died."""
 
-
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Take or give back the box."""
         result: dict[str, Any] = super().run(tmp, task_vars)

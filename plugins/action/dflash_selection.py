@@ -16,7 +16,6 @@ from dflash_ops.errors import OpsError
 class ActionModule(DflashAction):  # type: ignore[misc]
     """One remote call."""
 
-
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send the lock and the release's name; the box adds the rest."""
         result: dict[str, Any] = super().run(tmp, task_vars)

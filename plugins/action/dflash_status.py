@@ -33,7 +33,6 @@ SHOWN = ("answer", "judgement", "panel", "screen", "seen")
 class ActionModule(DflashAction):  # type: ignore[misc]
     """Ask once; or with `watch` again and again until the run has proved itself or failed."""
 
-
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the module's result with `answer`, after showing and writing it."""
         result: dict[str, Any] = super().run(tmp, task_vars)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -117,9 +118,18 @@ FAILURES = (
 )
 
 
-def explain(text: str, place: Place) -> str | None:
+# what a plain ssh login can end with
+LOGIN = tuple(failure for failure in FAILURES if failure.name == "host key" or failure.name.startswith("ssh "))
+
+
+def explain_login(text: str, *, host: str, user: str) -> str | None:
+    """Return one line with cause and remedy for what a plain ssh to a machine printed; None when unknown."""
+    return explain(text, Place(host=host, vmid=0, user=user), LOGIN)
+
+
+def explain(text: str, place: Place, failures: Iterable[Failure] = FAILURES) -> str | None:
     """Return one line with cause and remedy for what pct, lxc-attach, sudo or ssh printed; None when unknown."""
-    for failure in FAILURES:
+    for failure in failures:
         found = re.search(failure.pattern, text)
         if found:
             values = {

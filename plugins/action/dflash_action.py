@@ -1,0 +1,85 @@
+"""What every action plugin here is: it works in check mode, and what it shares with the modules can be imported.
+
+Never a task of its own. A plugin over it loads it before it imports `dflash_ops`:
+
+    DflashAction: Any = action_loader.get("dflash_action", class_only=True)
+
+    from dflash_ops import words
+
+    class ActionModule(DflashAction): ...
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.plugins.action import ActionBase
+
+REPO = Path(__file__).resolve().parents[2]
+MODULE_UTILS = str(REPO / "plugins/module_utils")
+if MODULE_UTILS not in sys.path:
+    sys.path.append(MODULE_UTILS)
+
+from dflash_ops import pct_failures
+from dflash_ops.container_number import Named
+
+
+class ActionModule(ActionBase):
+    """Knows the checkout it came from, who is in the inventory, and what to do when there is no way to a machine."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _supports_async = False
+    repo = REPO
+
+    def _low_level_execute_command(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """Run something there; ssh's own words become a cause and a remedy, as the connection pct tells them."""
+        try:
+            return dict(super()._low_level_execute_command(*args, **options))
+        except AnsibleConnectionFailure as error:
+            told = self.told(str(error.message)) if self._connection.transport == "ssh" else None
+            if told is None:
+                raise
+            raise AnsibleConnectionFailure(told) from None
+
+    def told(self, text: str) -> str | None:
+        """Return what ssh's words mean; None when they are not known."""
+        option = self._connection.get_option
+        return pct_failures.explain_login(text, host=str(option("host")), user=option("remote_user") or "")
+
+    def proxmox_hosts(self, task_vars: Mapping[str, Any]) -> list[Named]:
+        """Return the Proxmox hosts of the inventory, each with the container that it names."""
+        inventory = task_vars["hostvars"]
+        return [named(name, inventory[name], "gpu_container_vmid") for name in group("proxmox_hosts", task_vars)]
+
+    def boxes_behind(self, task_vars: Mapping[str, Any]) -> list[Named]:
+        """Return the boxes that are reached through a Proxmox host, each with its container."""
+        inventory = task_vars["hostvars"]
+        boxes = group("trainers", task_vars)
+        through_pct = [name for name in boxes if read(inventory[name], "ansible_connection") == "pct"]
+        return [named(name, inventory[name], "pct_vmid") for name in through_pct]
+
+
+def group(name: str, task_vars: Mapping[str, Any]) -> list[str]:
+    return list(task_vars["groups"].get(name, ()))
+
+
+def named(name: str, variables: Mapping[str, Any], variable: str) -> Named:
+    """Return one host of the inventory."""
+    host = read(variables, "ansible_host", "ansible_ssh_host") or name
+    port = read(variables, "ansible_port", "ansible_ssh_port") or 22
+    return Named(name, (str(host), str(port)), read(variables, variable))
+
+
+def read(variables: Mapping[str, Any], *names: str) -> Any:
+    """Return the first of some variables that says something; what cannot be read here counts as not written."""
+    for name in names:
+        try:
+            if variables.get(name):
+                return variables[name]
+        except AnsibleError:
+            continue
+    return None
