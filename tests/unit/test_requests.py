@@ -188,6 +188,26 @@ def test_a_rollback_never_goes_on_from_the_run_that_it_marks_bad_or_from_what_ca
     assert killed(box).record["resume_from"] == back.run_id
 
 
+def test_a_rollback_goes_on_from_the_known_good_run_itself_whatever_that_once_went_on_from(box: Box) -> None:
+    bad, good, unproved = (killed(box) for _ in range(3))
+    assert (good.record["resume_from"], unproved.record["resume_from"]) == (bad.run_id, good.run_id)
+    known_good.promote(box.layout, {"run_id": good.run_id})
+    known_good.mark(box.layout, bad=[bad.run_id])
+    back = killed(box, origin={"rollback_to": good.run_id})
+    assert back.record["resume_from"] == good.run_id
+    assert killed(box).record["resume_from"] == back.run_id
+    assert killed(box, origin={"rollback_to": good.run_id}).record["resume_from"] == back.run_id
+
+
+def test_a_known_good_run_without_a_checkpoint_is_begun_where_it_began_but_never_at_a_bad_one(box: Box) -> None:
+    oldest, bad, good = (killed(box) for _ in range(3))
+    shutil.rmtree(good.checkpoints)
+    known_good.promote(box.layout, {"run_id": good.run_id})
+    assert killed(box, origin={"rollback_to": good.run_id}).record["resume_from"] == bad.run_id
+    known_good.mark(box.layout, bad=[bad.run_id, runs.run_ids(box.layout)[-1]])
+    assert killed(box, origin={"rollback_to": good.run_id}).record["resume_from"] == oldest.run_id
+
+
 def killed(box: Box, **more: Any) -> runs.Run:
     """A run that was killed and left a checkpoint of its own."""
     run = runs.load(box.layout, ensure(box, "checkpoint.every_steps=1", **more)["run_id"])

@@ -79,11 +79,12 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
         )
     secrets_file.place(layout, {str(name): str(value) for name, value in want["secrets"].items()})
     chosen = str(want["origin"].get("rollback_to") or "")
-    marked = {
-        "bad": {*known_good.read(layout)["bad"], *want["mark_bad"]} - {chosen},
-        "proved": {chosen, *(entry["run_id"] for entry in known_good.good_entries(layout))},
-    }
-    started = launch.start(layout, dataclasses.replace(_with_cache(request, found), **marked), found.record)
+    ready = dataclasses.replace(
+        _with_cache(request, found),
+        bad={*known_good.read(layout)["bad"], *want["mark_bad"]} - {chosen},
+        proved={chosen, *(entry["run_id"] for entry in known_good.good_entries(layout))},
+    )
+    started = launch.start(layout, ready, found.record)
     if want["mark_bad"] or chosen:
         known_good.mark(layout, bad=want["mark_bad"], good=chosen)
     main = living.main_process(started)
