@@ -16,6 +16,7 @@ from ansible.utils.vars import load_extra_vars
 DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
 from dflash_ops import space, verb_words, words
+from dflash_ops.container_number import meant
 from dflash_ops.errors import OpsError
 
 REPO: Path = DflashAction.repo
@@ -42,6 +43,8 @@ class ActionModule(DflashAction):  # type: ignore[misc]
                 found.append(str(error))
         found += self.typed(task_vars or {})
         found += self.commanded(task_vars or {})
+        if self._connection.transport == "pct":
+            found += self.container_problems(task_vars or {})
         if self._connection.transport == "local":
             found += files_instead_of_folders(given, found)
         if found:
@@ -67,6 +70,12 @@ class ActionModule(DflashAction):  # type: ignore[misc]
             found += judged(name, value, option)
         return found
 
+    def container_problems(self, task_vars: Mapping[str, Any]) -> list[str]:
+        """Return where provision.yml would make another container than the one that this box is."""
+        boxes = self.boxes_behind(task_vars)
+        login = next((box.login for box in boxes if box.name == task_vars["inventory_hostname"]), None)
+        hosts = [host for host in self.proxmox_hosts(task_vars) if host.login == login and host.number]
+        return [text for host in hosts for text in words.raised_as_is(lambda one: meant(one, boxes), host)]
 
     def commanded(self, task_vars: Mapping[str, Any]) -> list[str]:
         """Judge what was typed behind -e and --tags, and what only looks like a variable of ours."""

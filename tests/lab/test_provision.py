@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,21 +23,24 @@ Provision = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def provision(lab: Lab, tmp_path: Path) -> Iterator[Provision]:
-    """Run the playbook for container 203; the container is gone afterwards."""
+    """Run the playbook for container 203, which only its box names; the container is gone afterwards."""
     base = {
-        "gpu_container_vmid": NEW, "gpu_container_template": TEMPLATE, "gpu_container_rootfs": "local:8",
+        "gpu_container_template": TEMPLATE, "gpu_container_rootfs": "local:8",
         "gpu_container_network": f"name=eth0,bridge={BRIDGE},ip={address(NEW)}/24,gw={NETWORK}.1",
         "gpu_container_driver_check": False,
     }
 
-    def run(*arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
-        way = login_variables(lab)
+    def run(*arguments: str, playbook: str = "playbooks/provision.yml", login: dict[str, Any] | None = None,
+            **variables: Any) -> subprocess.CompletedProcess[str]:
+        way = login_variables(lab) | (login or {})
         inventory = {
             "proxmox_hosts": {"hosts": {"pve": way | {"ansible_connection": "ssh"} | base | variables}},
             "trainers": {"hosts": {"trainer": way | {"pct_vmid": NEW, "pct_persist": 0}}},
         }
         (tmp_path / "inventory.json").write_text(json.dumps(inventory), encoding="utf-8")
-        command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/provision.yml",
+        if not (tmp_path / "group_vars").exists():
+            (tmp_path / "group_vars").symlink_to(REPO / "group_vars")
+        command = [str(Path(sys.executable).with_name("ansible-playbook")), playbook,
                    "-i", str(tmp_path / "inventory.json"), *arguments]
         return subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False,
                               env={**os.environ, "ANSIBLE_NOCOLOR": "1"})
@@ -202,6 +206,39 @@ def test_a_bad_word_is_named_before_anything_is_changed(
     assert words in said(done)
     assert lab.pct("status", str(NEW), check=False).returncode != 0
     assert host_files(lab) == before
+
+
+@pytest.mark.parametrize("playbook", ["playbooks/provision.yml", "deploy.yml", "playbooks/status.yml"])
+def test_two_numbers_for_one_container_are_refused(lab: Lab, provision: Provision, playbook: str) -> None:
+    before, calls = host_files(lab), len(lab.pct_calls())
+    done = provision(playbook=playbook, gpu_container_vmid=204)
+    assert done.returncode == 2, done.stdout
+    words = "gpu_container_vmid = 204 of pve, but pct_vmid = 203 (trainer) behind the same Proxmox host"
+    assert words in said(done)
+    assert "Remedy: leave gpu_container_vmid out" in said(done)
+    assert "Nothing was changed" in said(done)
+    assert (host_files(lab), len(lab.pct_calls())) == (before, calls)
+
+
+@pytest.mark.parametrize(
+    ("login", "words"),
+    [
+        ({"ansible_port": 1}, "No ssh connection to 127.0.0.1: ssh: .*refused. Remedy: Check that the host is up"),
+        ({"ansible_host": "no-such-host.invalid"}, "The name no-such-host.invalid has no address. Remedy: Check"),
+        ({"ansible_user": "somebody"}, "refuses the ssh login. Remedy: Try `ssh somebody@127.0.0.1` by hand"),
+        ({"ansible_ssh_common_args": "-o UserKnownHostsFile=/dev/null -o ControlPath=none"},
+         "host key of 127.0.0.1 is not the known one. Remedy: Compare the fingerprint"),
+    ],
+)
+def test_no_way_to_the_host_is_one_message(
+    lab: Lab, provision: Provision, login: dict[str, Any], words: str
+) -> None:
+    calls = len(lab.pct_calls())
+    done = provision(login=login)
+    assert done.returncode == 4, done.stdout
+    assert re.search(words, said(done)), done.stdout
+    assert done.stdout.count("UNREACHABLE!") == 1
+    assert len(lab.pct_calls()) == calls
 
 
 def host_files(lab: Lab) -> set[str]:
