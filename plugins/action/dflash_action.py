@@ -10,6 +10,7 @@ Never a task of its own. A plugin over it loads it before it imports `dflash_ops
 """
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,9 @@ if MODULE_UTILS not in sys.path:
 
 from dflash_ops import pct_failures
 from dflash_ops.container_number import Named
+
+# what Ansible's ssh connection puts before the words of ssh
+PREFIX = re.compile(r"^(Failed to connect to the host via ssh|Data could not be sent to remote host .* over ssh): ")
 
 
 class ActionModule(ActionBase):
@@ -47,8 +51,8 @@ class ActionModule(ActionBase):
 
     def told(self, text: str) -> str | None:
         """Return what ssh's words mean; None when they are not known."""
-        option = self._connection.get_option
-        return pct_failures.explain_login(text, host=str(option("host")), user=option("remote_user") or "")
+        host, user = (self._connection.get_option(name) for name in ("host", "remote_user"))
+        return pct_failures.explain_login(PREFIX.sub("", text), host=str(host), user=user or "")
 
     def proxmox_hosts(self, task_vars: Mapping[str, Any]) -> list[Named]:
         """Return the Proxmox hosts of the inventory, each with the container that it names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,19 @@ def test_an_inventory_without_a_box_is_no_success(repo: Path, tmp_path: Path) ->
     done = typed("deploy.yml", "-i", str(tmp_path / "mine.yml"), cwd=repo)
     assert done.returncode != 0
     assert "no box in the group trainers" in done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("ssh"), reason="no ssh here")
+@pytest.mark.parametrize(("playbook", "code"), [("deploy.yml", 4), ("playbooks/status.yml", 0)])
+def test_a_box_that_ssh_does_not_reach_is_told_with_the_remedy(
+    repo: Path, tmp_path: Path, playbook: str, code: int
+) -> None:
+    (tmp_path / "group_vars").symlink_to(repo / "group_vars")
+    (tmp_path / "mine.yml").write_text("trainers: {hosts: {node: {ansible_host: 127.0.0.1, ansible_port: 1}}}\n")
+    done = typed(playbook, "-i", str(tmp_path / "mine.yml"), cwd=repo)
+    words = "No ssh connection to 127.0.0.1: ssh: connect to host 127.0.0.1 port 1: Connection refused. Remedy: Check"
+    assert words in " ".join(done.stdout.split()), done.stdout
+    assert done.returncode == code
 
 
 def test_every_playbook_begins_so(repo: Path) -> None:
