@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
+import shutil
 import signal
 import time
 from collections import Counter
@@ -11,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dflash_trainer.data.arrow import ArrowSamples
 from dflash_trainer.errors import ExitCode
 from dflash_trainer.stopping import StopSignals
-from tiny_runs import TinyRun, what_was_trained
+from tiny_runs import TinyRun, what_was_trained, write_dataset
 
 
 @pytest.fixture
@@ -21,6 +24,14 @@ def whole(tiny: TinyRun) -> list[Any]:
     """An uninterrupted run of 40 steps."""
     assert tiny.train("whole") == ExitCode.FINISHED
     return what_was_trained(tiny.rows("whole"))
+
+
+def broken_off(tiny: TinyRun, name: str, *overrides: str) -> None:
+    """A run as one that was killed leaves it: its newest checkpoint is that of step 4."""
+    assert tiny.train(name, "checkpoint.every_steps=4", *overrides) == ExitCode.FINISHED
+    for folder in (tiny.folder / name / "checkpoints").glob("step-*"):
+        if folder.name != "step-00000004":
+            shutil.rmtree(folder)
 
 
 def kill_at(tiny: TinyRun, name: str, step: int, *overrides: str) -> None:
@@ -151,10 +162,57 @@ def test_resume_from_a_folder_without_a_checkpoint_is_refused(tiny: TinyRun) -> 
     assert "--resume-from" in tiny.failure("next")["message"]
 
 
-def test_changed_data_order_is_said(tiny: TinyRun, capfd: pytest.CaptureFixture[str]) -> None:
-    tiny.train("run", "optimizer.max_steps=4")
-    tiny.train("run", "optimizer.max_steps=5", "data.seed=9")
-    assert "resume is not exact: data.seed was 0 and is 9" in capfd.readouterr().out
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("data.seed=9", "data.seed 0 -> 9"),
+        ("objective.noise_std=0.02", "objective.noise_std 0.01 -> 0.02"),
+        ("optimizer.lr=2e-3", "optimizer.lr 0.001 -> 0.002 (learning rate of step 5: 0.000389 -> 0.000777)"),
+        ("optimizer.schedule=wsd", 'optimizer.schedule "cosine" -> "wsd" (learning rate of step 5: 0.000389 -> 0.001)'),
+        (
+            "optimizer.max_steps=16",
+            "optimizer.max_steps 8 -> 16, steps of the run 8 -> 16 (learning rate of step 5: 0.000389 -> 0.000835)",
+        ),
+        ('drafter.devices=["cpu","cpu"]', 'drafter devices ["cpu"] -> ["cpu", "cpu"]'),
+    ],
+)
+def test_a_resume_that_is_not_exact_names_what_changed_in_one_line(
+    tiny: TinyRun, capfd: pytest.CaptureFixture[str], change: str, said: str
+) -> None:
+    broken_off(tiny, "run", "optimizer.max_steps=8")
+    assert tiny.train("run", "optimizer.max_steps=8", change) == ExitCode.FINISHED
+    lines = [line for line in capfd.readouterr().out.splitlines() if "not exact" in line]
+    assert lines == [f"resume is not exact: {said}"]
+
+
+def test_a_changed_dataset_is_said(tiny: TinyRun, capfd: pytest.CaptureFixture[str]) -> None:
+    broken_off(tiny, "run", "optimizer.max_steps=8")
+    other = tiny.folder / "other"
+    write_dataset(other, samples=24, seed=1, largest=249)
+    assert (ArrowSamples.open(other).lengths == ArrowSamples.open(tiny.folder / "train").lengths).all()
+    tiny.train("run", "optimizer.max_steps=8", "data.path=other")
+    assert re.search(r'^resume is not exact: content of data.path "\w+" -> "\w+"$', capfd.readouterr().out, re.M)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("data.prefetch=3", "runtime.queue_depth=1", 'target.devices=["cpu","cpu"]', "checkpoint.every_steps=3"),
+        ("data.path=moved",),
+        ("optimizer.max_steps=12",),
+    ],
+    ids=["speed", "place", "length"],
+)
+def test_a_resume_of_which_nothing_is_said_equals_an_uninterrupted_run(
+    tiny: TinyRun, capfd: pytest.CaptureFixture[str], change: tuple[str, ...]
+) -> None:
+    flat = ("optimizer.schedule=wsd", "optimizer.warmup_ratio=0", "optimizer.decay_ratio=0", "optimizer.max_steps=8")
+    shutil.copytree(tiny.folder / "train", tiny.folder / "moved")
+    assert tiny.train("whole", *flat, *change) == ExitCode.FINISHED
+    broken_off(tiny, "parts", *flat)
+    tiny.train("parts", *flat, *change)
+    assert what_was_trained(tiny.rows("parts")) == what_was_trained(tiny.rows("whole"))
+    assert "not exact" not in capfd.readouterr().out
 
 
 def test_changed_drafter_is_refused_naming_the_tensor(tiny: TinyRun) -> None:

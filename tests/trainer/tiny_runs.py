@@ -64,14 +64,14 @@ every_steps = 1
 """
 
 
-def write_dataset(folder: Path, *, samples: int, seed: int) -> None:
-    """`samples` rows of 9 to 40 ids below 250, answers from the third id on, in two Arrow files."""
+def write_dataset(folder: Path, *, samples: int, seed: int, largest: int = 250) -> None:
+    """`samples` rows of 9 to 40 ids below `largest`, answers from the third id on, in two Arrow files."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(seed)
     rows = []
     for number in range(samples):
         length = int(random.integers(9, 41))
-        ids = random.integers(0, 250, length).tolist()
+        ids = random.integers(0, largest, length).tolist()
         rows.append((f"s{number}", ids, [0, 0] + [1] * (length - 2)))
     half = samples // 2
     write_samples(folder / "data-00000-of-00002.arrow", rows[:half])

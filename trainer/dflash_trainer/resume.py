@@ -5,27 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import load_file
 
 from dflash_trainer.checkpoint import Checkpoint, CheckpointStore
-from dflash_trainer.config import Config
 from dflash_trainer.errors import InputError
-from dflash_trainer.pipeline.pipeline import Pipeline
+from dflash_trainer.exactness import circumstances, differences
+from dflash_trainer.pipeline.pipeline import Dataset, Pipeline
 from dflash_trainer.position import Position
 
 Say = Callable[[str], None]
-
-_EXACT = (
-    ("data", "buckets"),
-    ("data", "batch_tokens"),
-    ("data", "seed"),
-    ("runtime", "seed"),
-    ("optimizer", "accumulate"),
-    ("objective", "num_anchors"),
-)
-"""Keys that decide which samples a step sees and which blocks are drawn."""
 
 
 def find_checkpoint(own: CheckpointStore, earlier: Path | None, say: Say) -> Checkpoint | None:
@@ -41,7 +30,7 @@ def find_checkpoint(own: CheckpointStore, earlier: Path | None, say: Say) -> Che
     return found
 
 
-def restore(pipeline: Pipeline, checkpoint: Checkpoint | None, config: Config, say: Say) -> Position:
+def restore(pipeline: Pipeline, checkpoint: Checkpoint | None, dataset: Dataset, say: Say) -> Position:
     """Load `checkpoint` (the leader's, given to all boxes); a fresh Position without one."""
     boxes = pipeline.boxes
     saved = checkpoint.trainer() if checkpoint is not None and boxes.leads else None
@@ -50,22 +39,10 @@ def restore(pipeline: Pipeline, checkpoint: Checkpoint | None, config: Config, s
     if position is None:
         return Position()
     if checkpoint is not None and saved is not None:
-        for difference in differences(saved["config"], config.to_dict()):
-            say(f"resume is not exact: {difference}")
+        changed = differences(saved, circumstances(pipeline, dataset), step=checkpoint.step)
+        if changed:
+            say(f"resume is not exact: {'; '.join(changed)}")
         pipeline.exchange.load(load_file(checkpoint.optimizer))
     boxes.from_leader(tensor for _, tensor in pipeline.exchange.state())
     pipeline.exchange.copy_weights()
     return Position.from_dict(position)
-
-
-def differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Keys that changed and that change which samples or blocks the next steps see."""
-    found = []
-    for section, key in _EXACT:
-        before, after = saved.get(section, {}).get(key), now[section][key]
-        if json.dumps(before) != json.dumps(after):
-            found.append(f"{section}.{key} was {before} and is {after}")
-    before, after = (len(c.get("drafter", {}).get("devices", [])) for c in (saved, now))
-    if before != after:
-        found.append(f"{before} drafter workers before, {after} now")
-    return found

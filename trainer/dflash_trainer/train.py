@@ -102,7 +102,7 @@ def _train(
     targets = _load_targets(config, state)
     pipeline = Pipeline(config, targets, boxes)
     closing.callback(_close_pipeline, pipeline)
-    position = restore(pipeline, checkpoint, config, _say)
+    position = restore(pipeline, checkpoint, dataset, _say)
     state.step = position.step
     _say(f"going on from {checkpoint.folder}" if checkpoint else "starting fresh")
 

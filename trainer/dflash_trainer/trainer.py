@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dflash_trainer import compile_guard
@@ -16,6 +15,7 @@ from dflash_trainer.checkpoint import CheckpointWriter, Snapshot
 from dflash_trainer.config import Config
 from dflash_trainer.data.stream import StreamRange, evaluates_at
 from dflash_trainer.errors import NanRunError
+from dflash_trainer.exactness import circumstances
 from dflash_trainer.optim.schedule import learning_rate, total_steps
 from dflash_trainer.pipeline.drafter_worker import BatchReport
 from dflash_trainer.pipeline.pipeline import Dataset, Pipeline
@@ -240,15 +240,13 @@ class Trainer:
     def _trainer_json(self) -> dict[str, Any]:
         return {
             "position": self.position.to_dict(),
-            "total_steps": self.total,
             "rng": {
                 "scheme": "anchors and noise of a batch are drawn from runtime.seed and the batch's number",
                 "runtime_seed": self.config.runtime.seed,
                 "data_seed": self.config.data.seed,
                 "next_batch": self.position.next_batch,
             },
-            "torch": torch.__version__,
-            "config": self.config.to_dict(),
+            **circumstances(self.pipeline, self.dataset),
         }
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pyarrow as pa
 from dflash_trainer.errors import InputError
 
 _SCHEMA = pa.schema([("id", pa.string()), ("input_ids", pa.list_(pa.int32())), ("loss_mask", pa.list_(pa.int8()))])
+_FINGERPRINTED = 1024
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,15 @@ class ArrowSamples:
         table = int(np.searchsorted(self._starts, index, side="right")) - 1
         row = index - int(self._starts[table])
         return StoredSample(*(_row(self._tables[table][name], row) for name in ("input_ids", "loss_mask")))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash over every length and over the content of up to 1024 samples, spread evenly; files do not count."""
+        digest = hashlib.sha256(self.lengths.tobytes())
+        for index in np.linspace(0, len(self) - 1, min(len(self), _FINGERPRINTED)).astype(int).tolist():
+            stored = self[index]
+            digest.update(stored.input_ids.astype(np.int64).tobytes() + stored.loss_mask.astype(np.int64).tobytes())
+        return digest.hexdigest()[:16]
 
     def token_counts(self) -> tuple[int, int]:
         """All tokens, and those with a loss."""
