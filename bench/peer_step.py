@@ -82,7 +82,7 @@ def measure(build: Callable[[Setting], Peer], setting: Setting, repeats: int) ->
     Ten steps come first, so that what a peer compiles anew for other anchors is not counted.
     """
     import torch
-    from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call
+    from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call, time_unbroken
     from dflash_trainer.target_shape import RANDOM_SHAPES
 
     device = torch.device(setting.device)
@@ -104,11 +104,13 @@ def measure(build: Callable[[Setting], Peer], setting: Setting, repeats: int) ->
         step()
     reset_peak(device)
     timing = time_call(step, device, repeats=repeats)
+    unbroken = time_unbroken(step, device, repeats=repeats)
     return {
         **machine(device),
         "length": setting.length,
         "step_ms": timing.total_ms,
         "step_ms_range": [timing.fastest_ms, timing.slowest_ms],
+        "unbroken_step_ms": unbroken,
         "peak_gb": peak_gb(device),
     }
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dflash_trainer import compile_guard
-from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call, wait
+from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call, time_unbroken, wait
 from dflash_trainer.model import Drafter
 from dflash_trainer.model.anchors import draw_anchors
 from dflash_trainer.model.shape import drafter_shape
@@ -109,6 +109,7 @@ def _bench_length(config: Config, length: int, device: torch.device, repeats: in
     reset_peak(device)
     whole = time_call(bench.step, device, repeats=repeats)
     peak = peak_gb(device)
+    unbroken = time_unbroken(bench.step, device, repeats=repeats)
     forward_backward = time_call(bench.forward_backward, device, repeats=repeats)
     optimizer = time_call(bench.optimize, device, repeats=repeats)
     tokens = bench.input_ids.numel()
@@ -121,6 +122,7 @@ def _bench_length(config: Config, length: int, device: torch.device, repeats: in
         "state_dtype": config.optimizer.state_dtype,
         "step_ms": whole.total_ms,
         "step_ms_range": [whole.fastest_ms, whole.slowest_ms],
+        "unbroken_step_ms": unbroken,
         "host_ms": whole.host_ms,
         "forward_backward_ms": forward_backward.total_ms,
         "optimizer_ms": optimizer.total_ms,

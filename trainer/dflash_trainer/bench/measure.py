@@ -41,6 +41,16 @@ def time_call(call: Callable[[], object], device: torch.device, *, repeats: int,
     )
 
 
+def time_unbroken(call: Callable[[], object], device: torch.device, *, repeats: int) -> float:
+    """Milliseconds of a call among `repeats` that follow each other without a wait, as the steps of a run do."""
+    wait(device)
+    started = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    wait(device)
+    return round((time.perf_counter() - started) * 1e3 / repeats, 3)
+
+
 def wait(device: torch.device) -> None:
     """Until everything queued on `device` is done."""
     if device.type == "cuda":
