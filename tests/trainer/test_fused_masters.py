@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from dflash_trainer.compile_guard import compile_once
 from dflash_trainer.config import OptimizerConfig
+from dflash_trainer.errors import ExitCode
+from dflash_trainer.optim import fused_step
+from dflash_trainer.optim.clipping import device_scale, host_scale
 from dflash_trainer.optim.fused_masters import FusedMasters, make_masters
 from dflash_trainer.optim.masters import Masters
+from dflash_trainer.pipeline import drafter_worker, exchange
+from tiny_runs import TinyRun, what_was_trained
 
 
 def weights(seed: int) -> dict[str, torch.Tensor]:
@@ -55,3 +67,107 @@ def test_state_survives_saving_and_loading() -> None:
 
 def test_only_bf16_on_cuda_is_fused() -> None:
     assert type(make_masters(weights(0), OptimizerConfig(), borrows=True)) is Masters
+
+
+@pytest.mark.parametrize("clip", [1.0, 0.0])
+@pytest.mark.parametrize("norm", [0.0, 0.3, 7.1, 3e30])
+def test_scale_on_the_device_is_that_of_the_host(norm: float, clip: float) -> None:
+    """One part: the same fp32 number. Two parts: their common norm."""
+    whole = torch.tensor(norm)
+    expected = torch.tensor(host_scale(float(whole) / 3.7, weight=3.7, clip=clip))
+    assert torch.equal(device_scale([whole], weight=3.7, clip=clip), expected)
+    parts = [torch.tensor(norm * 0.6), torch.tensor(norm * 0.8)]
+    torch.testing.assert_close(device_scale(parts, weight=3.7, clip=clip), expected, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("clip", [1.0, 0.0])
+def test_a_norm_that_is_not_finite_changes_nothing(bad: float, clip: float) -> None:
+    config = OptimizerConfig(weight_decay=0.1)
+    replica = weights(0)
+    masters = FusedMasters(replica, config, borrows=True)
+    good = {name: torch.ones_like(w) for name, w in replica.items()}
+    masters.borrow(good)
+    masters.update(lr=1e-2, scale=0.5)
+    before = {name: value.clone() for name, value in masters.state()}
+    replica_before = {name: value.clone() for name, value in replica.items()}
+    masters.borrow({name: torch.full_like(w, bad) for name, w in replica.items()})
+    masters.update(lr=1e-2, scale=device_scale([masters.norm()], weight=2.0, clip=clip))
+    masters.take_back()
+    assert all(torch.equal(value, before[name]) for name, value in masters.state())
+    assert all(torch.equal(value, replica_before[name]) for name, value in replica.items())
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
+def test_the_compiled_kernel_keeps_everything_at_a_scale_of_nan() -> None:
+    """The code that a GPU runs, compiled for the CPU."""
+    compiled = compile_once(fused_step._update, any_size=True)
+    generator = torch.Generator().manual_seed(2)
+    for scale, size in ((0.5, 32), (math.nan, 48)):
+        plain = [torch.rand(size, generator=generator) for _ in range(3)] + [torch.rand(size).bfloat16() for _ in "gr"]
+        mine, start = ([tensor.clone() for tensor in plain] for _ in "ab")
+        numbers = fused_step.StepNumbers(*(torch.full((), x) for x in (1e-2, scale, 0.1, 0.001)))
+        for update, tensors in ((fused_step._update, plain), (compiled, mine)):
+            update(*tensors, numbers, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+        for found, expected in zip(mine, plain, strict=True):
+            torch.testing.assert_close(found, expected)
+        kept = [torch.equal(found, first) for found, first in zip(mine[:3], start[:3], strict=True)]
+        assert kept == [math.isnan(scale)] * 3
+        assert torch.equal(mine[4], mine[0].bfloat16())
+
+
+class _ReadFirst(FusedMasters):
+    """The same masters, whose step waits for the norm."""
+
+    scales_on_device = False
+
+
+def run_with(tiny: TinyRun, monkeypatch: pytest.MonkeyPatch, kind: type[FusedMasters], name: str, *more: str) -> Any:
+    """A run on the CPU with a GPU's masters."""
+
+    def make(replica: Mapping[str, torch.Tensor], config: OptimizerConfig, *, borrows: bool) -> Masters:
+        return kind(replica, config, borrows=borrows)
+
+    monkeypatch.setattr(exchange, "make_masters", make)
+    assert tiny.train(name, "drafter.dtype=bfloat16", "optimizer.max_steps=6", *more) == ExitCode.FINISHED
+    return tiny.rows(name)
+
+
+@pytest.mark.parametrize("devices", ['["cpu"]', '["cpu","cpu"]'])
+@pytest.mark.parametrize(("accumulate", "clip"), [(1, 0.5), (2, 0.0)])
+def test_a_step_launched_before_its_norm_is_read_trains_the_same(
+    tiny: TinyRun, monkeypatch: pytest.MonkeyPatch, devices: str, accumulate: int, clip: float
+) -> None:
+    more = (f"drafter.devices={devices}", f"optimizer.accumulate={accumulate}", f"optimizer.clip={clip}")
+    read_first = run_with(tiny, monkeypatch, _ReadFirst, "read-first", *more)
+    launched = run_with(tiny, monkeypatch, FusedMasters, "launched", *more)
+    assert what_was_trained(launched) == what_was_trained(read_first)
+    assert all(row["grad_norm"] > 0.5 for row in launched)
+
+
+@pytest.mark.parametrize("devices", ['["cpu"]', '["cpu","cpu"]'])
+def test_a_bad_norm_is_skipped_and_counted_after_its_launch(
+    tiny: TinyRun, monkeypatch: pytest.MonkeyPatch, devices: str
+) -> None:
+    """A gradient turns NaN in the second step: skipped, counted, and the run goes on as if it had not stepped."""
+    real = drafter_worker.DrafterWorker.gradient
+
+    def gradient(self: drafter_worker.DrafterWorker, name: str) -> torch.Tensor | None:
+        value = real(self, name)
+        if name != "norm.weight" or value is None:
+            return value
+        seen.append(name)
+        return value * torch.nan if len(seen) == 1 + devices.count("cpu") else value
+
+    found = []
+    for kind in (_ReadFirst, FusedMasters):
+        seen: list[str] = []
+        monkeypatch.setattr(drafter_worker.DrafterWorker, "gradient", gradient)
+        found.append(run_with(tiny, monkeypatch, kind, kind.__name__, f"drafter.devices={devices}"))
+    skipped = devices.count("cpu")
+    assert [row["skipped_batches"] for row in found[1]] == [0, *[skipped] * 5]
+    assert found[1][1]["grad_norm"] == "nan"
+    assert what_was_trained(found[1]) == what_was_trained(found[0])
+    steps = {name: Path(tiny.folder / name / "checkpoints/latest").resolve() for name in ("_ReadFirst", "FusedMasters")}
+    saved = [(folder / "optimizer.safetensors").read_bytes() for folder in steps.values()]
+    assert saved[0] == saved[1]

@@ -116,10 +116,8 @@ class Trainer:
         lr = learning_rate(step, self.total, self.config.optimizer)
         norm, applied = 0.0, False
         if totals.weight > 0:
-            norm = self.pipeline.exchange.average(totals.weight)
+            norm = self.pipeline.exchange.step(lr=lr, weight=totals.weight)
             applied = math.isfinite(norm)
-            if applied:
-                self.pipeline.exchange.update(lr=lr, weight=totals.weight, norm=norm)
         if not applied:
             totals = replace(totals, skipped=totals.batches)
         self._move(step, totals)

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from dflash_trainer import compile_guard
+from dflash_trainer.arriving import Arriving
 from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call, time_unbroken, wait
 from dflash_trainer.model import Drafter
 from dflash_trainer.model.anchors import draw_anchors
 from dflash_trainer.model.shape import drafter_shape
 from dflash_trainer.objective import draft_loss
 from dflash_trainer.objective.loss import prepared_head
+from dflash_trainer.optim.clipping import device_scale, host_scale
 from dflash_trainer.optim.fused_masters import make_masters
 from dflash_trainer.target_shape import TargetShape, locate, read_shape
 
@@ -67,11 +69,16 @@ class DrafterBench:
         self.forward().backward()  # type: ignore[no-untyped-call]
 
     def optimize(self) -> None:
-        """Norm, clip, update, as the pipeline does it (the norm is read, so this waits for the backward pass)."""
+        """Norm, clip, update, as the pipeline does it; on CUDA the norm is read when the update is launched."""
         self._give_gradients()
-        norm, clip = float(self.masters.norm()), self.config.optimizer.clip
-        scale = min(1.0, clip / norm) if clip and norm > 0 else 1.0
-        self.masters.update(lr=self.config.optimizer.lr, scale=scale)
+        lr, clip = self.config.optimizer.lr, self.config.optimizer.clip
+        norm = self.masters.norm()
+        arriving = Arriving(norm)
+        if self.masters.scales_on_device:
+            self.masters.update(lr=lr, scale=device_scale([norm], weight=1.0, clip=clip))
+            arriving.read()
+        else:
+            self.masters.update(lr=lr, scale=host_scale(float(arriving.read()), weight=1.0, clip=clip))
 
     def step(self) -> None:
         self.forward_backward()

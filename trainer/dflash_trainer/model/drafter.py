@@ -43,8 +43,8 @@ class Drafter(nn.Module):
             normed hidden states of slots 1..B-1, [R, N*(B-1), D], ready for the target's head.
         """
         shape = self.shape
+        context = self.context(states_RSX)  # first: while this large product runs, what is small gets launched
         cos, sin = self._rope(anchors_RN, states_RSX.shape[1])
-        context = self.context(states_RSX)
         seen = self._visibilities(anchors_RN, valid_RN, states_RSX.shape[1])
         x = embedded_RQD
         for number, layer in enumerate(self.layers):

@@ -20,6 +20,7 @@ class FusedMasters(Masters):
     """The weights an owner updates, with their moments. State names are those of torch.optim.AdamW."""
 
     updates_replica = True
+    scales_on_device = True
 
     def __init__(self, replica: Mapping[str, Tensor], config: OptimizerConfig, *, borrows: bool) -> None:
         self.borrows = borrows
@@ -45,8 +46,11 @@ class FusedMasters(Masters):
         norms = torch._foreach_norm(self.gradients(), 2.0, torch.float32)
         return torch.linalg.vector_norm(torch.stack(norms))
 
-    def update(self, *, lr: float, scale: float) -> None:
-        """Take a step with rate `lr` on the gradients times `scale`; the replica is updated too."""
+    def update(self, *, lr: float, scale: float | Tensor) -> None:
+        """Take a step with rate `lr` on the gradients times `scale`; the replica is updated too.
+
+        Nothing waits for the device. A scale that is NaN there changes no weight and no moment: call take_back() then.
+        """
         config = self._config
         betas = (config.betas[0], config.betas[1])
         steps = int(next(iter(self._state.values()))["step"].item()) + 1
@@ -67,9 +71,17 @@ class FusedMasters(Masters):
             )
         self._borrowed = {}
 
-    def _numbers(self, *values: float) -> StepNumbers:
+    def take_back(self) -> None:
+        """Do not count the last update."""
+        for state in self._state.values():
+            state["step"] -= 1
+
+    def _numbers(self, *values: float | Tensor) -> StepNumbers:
+        """Filled by kernels: a copy from the host would wait for all work launched before."""
         device = next(iter(self.weights.values())).device
-        return StepNumbers(*torch.tensor(values, dtype=torch.float32, device=device).unbind())
+        return StepNumbers(
+            *(v if isinstance(v, Tensor) else torch.full((), v, dtype=torch.float32, device=device) for v in values)
+        )
 
     def _state_of(self) -> dict[str, dict[str, Tensor]]:
         return self._state

@@ -15,7 +15,7 @@ class StepNumbers(NamedTuple):
 
     lr: Tensor
     scale: Tensor
-    """Multiplies the gradient: clipping and averaging."""
+    """Multiplies the gradient: clipping and averaging. NaN: nothing changes."""
     correction1: Tensor
     correction2: Tensor
     """1 - beta ** step."""
@@ -52,12 +52,13 @@ def _update(
     eps: float,
     weight_decay: float,
 ) -> None:
+    bad = torch.isnan(numbers.scale)
     wide = gradient.float() * numbers.scale
-    moment = first.float() * betas[0] + wide * (1 - betas[0])
-    square = second.float() * betas[1] + wide * wide * (1 - betas[1])
+    moment = torch.where(bad, first.float(), first.float() * betas[0] + wide * (1 - betas[0]))
+    square = torch.where(bad, second.float(), second.float() * betas[1] + wide * wide * (1 - betas[1]))
     first.copy_(moment)
     second.copy_(square)
     direction = (moment / numbers.correction1) / ((square / numbers.correction2).sqrt() + eps)
-    new = master * (1 - numbers.lr * weight_decay) - numbers.lr * direction
+    new = torch.where(bad, master, master * (1 - numbers.lr * weight_decay) - numbers.lr * direction)
     master.copy_(new)
     replica.copy_(new)

@@ -20,6 +20,8 @@ class Masters:
     """update() writes the owner's replica as well."""
     borrows = False
     """Gradients are lent by borrow() and not summed here."""
+    scales_on_device = False
+    """update() takes a scale that is still being worked out on the device, and changes nothing when it is NaN."""
 
     def __init__(self, replica: Mapping[str, Tensor], config: OptimizerConfig) -> None:
         self._config = config
@@ -44,13 +46,17 @@ class Masters:
         """Euclidean norm of this part's gradient, a scalar on the device."""
         return torch.nn.utils.get_total_norm(self.gradients())
 
-    def update(self, *, lr: float, scale: float) -> None:
+    def update(self, *, lr: float, scale: float | Tensor) -> None:
         """Multiply the gradients by `scale` and take a step with rate `lr`."""
         torch._foreach_mul_(self.gradients(), scale)
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.step()
+
+    def take_back(self) -> None:
+        """Do not count the last update, whose scale was NaN."""
+        raise AssertionError("only masters that scale on the device are given such a scale")
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
         """Masters and optimizer state as named tensors: `NAME/master`, `NAME/exp_avg` and so on."""

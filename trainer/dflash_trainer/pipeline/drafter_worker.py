@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from dflash_trainer.arriving import Arriving, sent
 from dflash_trainer.config import ObjectiveConfig
 from dflash_trainer.model.anchors import draw_anchors
 from dflash_trainer.objective import LossOutput, draft_loss
@@ -145,9 +146,9 @@ class DrafterWorker:
         """The measures travel while the backward pass is launched: the device never waits for them to be read."""
         number = item.loaded.work.planned.number
         output, bad_rows = self._masked_forward(item, seed_for(self._seed, 1, number))
-        measures = _Measures(output, bad_rows)
+        measures = _measures(output, bad_rows)
         (output.loss * output.weight).backward()  # type: ignore[no-untyped-call]
-        report = _report(item, measures.read())
+        report = _report(item, measures)
         if report.skipped:
             for parameter in self.parameters.values():
                 parameter.grad = None
@@ -156,13 +157,12 @@ class DrafterWorker:
     def _evaluate_batch(self, item: StatesBatch) -> BatchReport:
         number = item.loaded.work.planned.number
         output, bad_rows = self._masked_forward(item, seed_for(self._seed, 2, number))
-        return _report(item, _Measures(output, bad_rows).read())
+        return _report(item, _measures(output, bad_rows))
 
     def _masked_forward(self, item: StatesBatch, seed: int) -> tuple[LossOutput, Tensor]:
         """Forward with the rows whose states are not finite taken out; returns how many there were."""
         batch = item.loaded.batch
-        ids_BS = batch.input_ids_BS.to(self.device, non_blocking=True)
-        mask_BS = batch.loss_mask_BS.to(self.device, non_blocking=True)
+        ids_BS, mask_BS = sent(batch.input_ids_BS, self.device), sent(batch.loss_mask_BS, self.device)
         mask_BS, bad_rows = without_bad_rows(item.states_BSX, mask_BS)
         return self.forward(item.states_BSX, ids_BS, mask_BS, seed=seed), bad_rows
 
@@ -181,32 +181,15 @@ def without_bad_rows(states_BSX: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tenso
     return mask_BS.masked_fill(bad_B[:, None], 0), bad_B.sum()
 
 
-class _Measures:
-    """Numbers of a batch on their way to the host; read() waits for the forward pass and for nothing launched later."""
-
-    def __init__(self, output: LossOutput, bad_rows: Tensor) -> None:
-        first = torch.stack([output.loss.detach().float(), output.weight.float(), output.accept_len.float(), bad_rows])
-        numbers = torch.cat([first, output.accuracy_per_slot.float()])
-        self._there: torch.cuda.Event | None = None
-        if numbers.is_cuda:
-            self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-            self._host.copy_(numbers, non_blocking=True)
-            self._there = torch.cuda.Event()
-            self._there.record(torch.cuda.current_stream(numbers.device))
-        else:
-            self._host = numbers
-
-    def read(self) -> list[float]:
-        """loss, weight, accept_len, rows that were not finite, accuracy of each slot."""
-        if self._there is not None:
-            self._there.synchronize()
-        numbers: list[float] = self._host.tolist()
-        return numbers
+def _measures(output: LossOutput, bad_rows: Tensor) -> Arriving:
+    """loss, weight, accept_len, rows that were not finite, accuracy of each slot."""
+    first = torch.stack([output.loss.detach().float(), output.weight.float(), output.accept_len.float(), bad_rows])
+    return Arriving(torch.cat([first, output.accuracy_per_slot.float()]))
 
 
-def _report(item: StatesBatch, measures: list[float]) -> BatchReport:
+def _report(item: StatesBatch, measures: Arriving) -> BatchReport:
     """Judge whether the batch can be used."""
-    loss, weight, accept_len, bad, *slots = measures
+    loss, weight, accept_len, bad, *slots = measures.read().tolist()
     batch = item.loaded.batch
     return BatchReport(
         number=batch.planned.number,

@@ -7,17 +7,29 @@ evenly. Sums are taken in the order of the workers, so the result does not depen
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
+from dflash_trainer.arriving import Arriving
 from dflash_trainer.boxes import Boxes
 from dflash_trainer.config import OptimizerConfig
+from dflash_trainer.optim.clipping import device_scale, host_scale
 from dflash_trainer.optim.fused_masters import make_masters
 from dflash_trainer.optim.masters import Masters
 from dflash_trainer.pipeline.drafter_worker import DrafterWorker
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Norm(NamedTuple):
+    """Norm of an owner's part of the summed gradient."""
+
+    scalar: Tensor
+    arriving: Arriving
 
 
 class Exchange:
@@ -37,18 +49,25 @@ class Exchange:
             for drafter, names in zip(drafters, parts, strict=True)
         ]
 
-    def average(self, weight: float) -> float:
-        """Put the mean gradient (the sum divided by `weight`) into the masters; returns its norm."""
+    def step(self, *, lr: float, weight: float) -> float:
+        """Step on the mean gradient (the sum divided by `weight`), clipped, and copy the new weights to every replica.
+
+        Returns the mean's norm. When it is not finite, nothing changes.
+        """
         self._each_owner(self._sum_drafters)
         for masters in self.masters:
             self._boxes.sum_(masters.gradients())
-        norms = [drafter.submit(_norm, m) for drafter, m in zip(self._drafters, self.masters, strict=True)]
-        return math.hypot(*(future.result() for future in norms)) / weight
-
-    def update(self, *, lr: float, weight: float, norm: float) -> None:
-        """Clip to the configured norm, step, and copy the new weights to every replica."""
-        clip = min(1.0, self._clip / norm) if self._clip and norm > 0 else 1.0
-        self._each_owner(self._step_owner, lr, clip / weight)
+        norms = self._each_owner(self._norm_of_owner)
+        launched = all(masters.scales_on_device for masters in self.masters)
+        if launched:
+            self._each_owner(self._step_behind_norms, lr, weight, [norm.scalar for norm in norms])
+        norm = _mean_norm(norms, weight)
+        if launched and not math.isfinite(norm):
+            for masters in self.masters:
+                masters.take_back()
+        elif not launched and math.isfinite(norm):
+            self._each_owner(self._step_owner, lr, host_scale(norm, weight=weight, clip=self._clip))
+        return norm
 
     def copy_weights(self) -> None:
         """Copy the masters into every replica."""
@@ -65,13 +84,9 @@ class Exchange:
             masters.load(tensors)
         self.copy_weights()
 
-    def _each_owner(self, work: object, *args: object) -> None:
-        futures: list[Future[None]] = [
-            drafter.submit(work, owner, *args)  # type: ignore[arg-type]
-            for owner, drafter in enumerate(self._drafters)
-        ]
-        for future in futures:
-            future.result()
+    def _each_owner(self, work: Callable[Concatenate[int, P], T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        futures = [drafter.submit(work, owner, *args, **kwargs) for owner, drafter in enumerate(self._drafters)]
+        return [future.result() for future in futures]
 
     @torch.no_grad()
     def _sum_drafters(self, owner: int) -> None:
@@ -92,7 +107,16 @@ class Exchange:
         found = {name: drafter.gradient(name) for name in masters.weights}
         masters.borrow({n: torch.zeros_like(drafter.parameters[n]) if g is None else g for n, g in found.items()})
 
-    def _step_owner(self, owner: int, lr: float, scale: float) -> None:
+    def _norm_of_owner(self, owner: int) -> _Norm:
+        norm = self.masters[owner].norm()
+        return _Norm(norm, Arriving(norm))
+
+    def _step_behind_norms(self, owner: int, lr: float, weight: float, norms: Sequence[Tensor]) -> None:
+        """Launch the step behind the norms of all owners, which nobody has read yet: no device waits for the host."""
+        here = [norm.to(norms[owner].device, non_blocking=True) for norm in norms]
+        self._step_owner(owner, lr, device_scale(here, weight=weight, clip=self._clip))
+
+    def _step_owner(self, owner: int, lr: float, scale: float | Tensor) -> None:
         self.masters[owner].update(lr=lr, scale=scale)
         self._give_weights(owner, besides=self.masters[owner].updates_replica)
 
@@ -119,5 +143,5 @@ def divide(sizes: Mapping[str, int], owners: int) -> list[list[str]]:
     return parts
 
 
-def _norm(masters: Masters) -> float:
-    return float(masters.norm())
+def _mean_norm(norms: Sequence[_Norm], weight: float) -> float:
+    return math.hypot(*(float(norm.arriving.read()) for norm in norms)) / weight
