@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
 REPO = Path(__file__).resolve().parents[2]
 MODULE_UTILS = str(REPO / "plugins/module_utils")
@@ -32,7 +33,7 @@ PREFIX = re.compile(r"^(Failed to connect to the host via ssh|Data could not be 
 
 
 class ActionModule(ActionBase):
-    """Knows the checkout it came from, who is in the inventory, and what to do when there is no way to a machine."""
+    """Knows the checkout it came from, who is in the inventory, how a box's words are printed, and ssh's own words."""
 
     TRANSFERS_FILES = False
     _supports_check_mode = True
@@ -53,6 +54,15 @@ class ActionModule(ActionBase):
         """Return what ssh's words mean; None when they are not known."""
         host, user = (self._connection.get_option(name) for name in ("host", "remote_user"))
         return pct_failures.explain_login(PREFIX.sub("", text), host=str(host), user=user or "")
+
+    def say(self, task_vars: Mapping[str, Any], text: str) -> None:
+        """Print one line of this box."""
+        Display().display(f"  {task_vars['inventory_hostname']} | {text}")
+
+    def panel(self, task_vars: Mapping[str, Any], lines: Sequence[str]) -> None:
+        """Print a screen under the box's name."""
+        if lines:
+            Display().display("\n".join([f"{task_vars['inventory_hostname']}:", *lines]))
 
     def proxmox_hosts(self, task_vars: Mapping[str, Any]) -> list[Named]:
         """Return the Proxmox hosts of the inventory, each with the container that it names."""

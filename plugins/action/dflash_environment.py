@@ -11,7 +11,6 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.loader import action_loader
-from ansible.utils.display import Display
 
 DflashJob: Any = action_loader.get("dflash_job", class_only=True)
 
@@ -51,10 +50,6 @@ class ActionModule(DflashJob):  # type: ignore[misc]
         arguments["start"] = True
         started = self._execute_module(module_name=self._task.action, module_args=arguments, task_vars=task_vars)
         return {**result, **started}
-
-    def say(self, task_vars: dict[str, Any], text: str) -> None:
-        """Print one line of this box."""
-        Display().display(f"  {task_vars.get('inventory_hostname')} | {text}")
 
     def push_folder(self, folder: Path, root: str, task_vars: dict[str, Any]) -> None:
         """Copy the wheels that the box's wheelhouse does not have yet, each under a temporary name first."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.loader import action_loader
-from ansible.utils.display import Display
 
 DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
@@ -40,8 +39,8 @@ class ActionModule(DflashAction):  # type: ignore[misc]
             if answer.get("needs_archive") and not self._task.check_mode and not answer.get("failed"):
                 answer = self.push(made.archive, arguments, task_vars)
         if answer.get("state") == "complete":
-            host = (task_vars or {}).get("inventory_hostname")
-            Display().display(f"  {host} | release {answer['release_id']} stands: {made.wanted.subject}")
+            how = "was placed" if answer.get("changed") else "is there, unchanged"
+            self.say(task_vars or {}, f'release {answer["release_id"]} ("{made.wanted.subject}") {how}')
         return {**result, **answer}
 
     def push(self, archive: Path, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.loader import action_loader
-from ansible.utils.display import Display
 
 DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
@@ -39,7 +38,7 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         variables = task_vars or {}
         result.update(self.watch(variables) if self._task.args.get("watch") else self.ask(variables))
         if "answer" in result:
-            self.show(variables, result.get("panel") or result.get("screen") or [])
+            self.panel(variables, result.get("panel") or result.get("screen") or [])
             self.write_json(variables, result["answer"])
         return self.judge(result)
 
@@ -93,12 +92,7 @@ class ActionModule(DflashAction):  # type: ignore[misc]
 
     def line(self, task_vars: dict[str, Any], elapsed: float, text: str) -> None:
         """Print one live line: box, seconds, what."""
-        Display().display(f"  {task_vars.get('inventory_hostname')} | {elapsed:6.1f} s | {text}")
-
-    def show(self, task_vars: dict[str, Any], lines: list[str]) -> None:
-        """Print a screen under the box's name."""
-        if lines:
-            Display().display("\n".join([f"{task_vars.get('inventory_hostname')}:", *lines]))
+        self.say(task_vars, f"{elapsed:6.1f} s | {text}")
 
     def write_json(self, task_vars: dict[str, Any], answer: dict[str, Any]) -> None:
         """Write one JSON object a line: this box's own, beside those of the play's other boxes."""

@@ -1,0 +1,30 @@
+"""Prints what a task registered as every screen here is printed: a sentence as a line of its box, a list as a panel.
+
+    - name: Say what happened
+      dflash_say:
+        text: "{{ __result.said }}"
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.loader import action_loader
+
+DflashAction: Any = action_loader.get("dflash_action", class_only=True)
+
+
+class ActionModule(DflashAction):  # type: ignore[misc]
+    """No remote call, and nothing changes."""
+
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Print the argument `text`: one sentence, or a list of lines."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        text = self._task.args["text"]
+        if isinstance(text, str):
+            self.say(task_vars or {}, text)
+        else:
+            self.panel(task_vars or {}, text)
+        return {**result, "changed": False}

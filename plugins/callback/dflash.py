@@ -1,0 +1,53 @@
+"""Ansible's usual output, in which a refusal of this project is told once. See DOCUMENTATION."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: dflash
+type: stdout
+short_description: Tell a refusal once, line by line, with its remedy
+description:
+  - Ansible's default output, except for a failure of one of this project's own tasks. Ansible tells that as an error
+    with the place in the playbook, and once more as the task's result in YAML. Here it is one message in plain lines.
+  - With C(-v), and for what is no refusal (a module that broke off), everything is as Ansible has it.
+extends_documentation_fragment:
+  - default_callback
+  - result_format_callback
+"""
+
+import re
+from collections.abc import MutableMapping
+from typing import Any
+
+from ansible.plugins.callback.default import CallbackModule as Default
+
+
+class CallbackModule(Default):  # type: ignore[misc]
+    """The default output but for two parts of a failed task: the error above it, and its result."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "dflash"
+
+    def _handle_exception(self, result: MutableMapping[str, Any], use_stderr: bool = False) -> None:
+        """Leave out the error whose message the result has."""
+        if self._refuses(result):
+            result.pop("exception", None)
+        super()._handle_exception(result, use_stderr)
+
+    def _dump_results(self, result: MutableMapping[str, Any], *args: Any, **options: Any) -> str:
+        """Return a refusal's own lines instead of YAML."""
+        return refusal(result) if self._refuses(result) else str(super()._dump_results(result, *args, **options))
+
+    def _refuses(self, result: MutableMapping[str, Any]) -> bool:
+        told = self._current_task_result
+        if self._display.verbosity or not told or not told.exception:
+            return False
+        return str(told.task.action).startswith("dflash_") and "msg" in result and "module_stdout" not in result
+
+
+def refusal(result: MutableMapping[str, Any]) -> str:
+    """Return the message, its remedy on a line of its own, and the end of a job's log where there is one."""
+    text = re.sub(r" (?=Remedy: |\(\d+\) )", "\n", str(result["msg"]))
+    lines = [*text.splitlines(), *(f"  {line}" for line in result.get("log_tail") or ())]
+    return "".join(f"\n  {line}" for line in lines)

@@ -1,0 +1,67 @@
+"""What a person reads of a playbook: each sentence once, in plain lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEBUG = re.compile(r"^\s*(ansible\.builtin\.)?debug:", re.MULTILINE)
+
+
+def typed(repo: Path, root: Path, *words: str) -> str:
+    """Type ansible-playbook in the checkout, for a box below `root`; return all that it prints."""
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    done = subprocess.run(
+        [program, *words, "-e", f"dflash_root={root}"], cwd=repo, capture_output=True, text=True, check=False, env=kept
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["playbooks/stop.yml"], ["  localhost | nothing was ever launched here"]),
+        (["playbooks/prune.yml"], ["localhost:", "would remove 0 things, 0 B"]),
+    ],
+)
+def test_what_a_playbook_says_is_a_line_or_a_panel(
+    repo: Path, tmp_path: Path, words: list[str], lines: list[str]
+) -> None:
+    told = typed(repo, tmp_path / "root", *words)
+    assert "\n" + "\n".join(lines) + "\n" in told
+    assert "msg:" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (["playbooks/promote.yml"], ["no run is current on this box.", "Remedy: deploy.yml starts one; "]),
+        (
+            ["deploy.yml", "-e", "dflash_profile=foo", "-e", "python_env_hela=true"],
+            ["Nothing was changed.", "(1) dflash_profile='foo': is unknown; ", "(2) python_env_hela: "],
+        ),
+    ],
+)
+def test_a_refusal_is_told_once_with_its_remedy(
+    repo: Path, tmp_path: Path, words: list[str], refusal: list[str]
+) -> None:
+    told = typed(repo, tmp_path / "root", *words)
+    assert "fatal: [localhost]: FAILED! => \n" in told
+    for text in refusal:
+        assert told.count(text) == 1, told
+        assert f"\n  {text}" in told
+
+
+def test_a_refusal_is_told_with_everything_that_ansible_knows_when_that_is_asked(repo: Path, tmp_path: Path) -> None:
+    assert "Origin: " in typed(repo, tmp_path / "root", "playbooks/promote.yml", "-v")
+
+
+def test_nothing_is_printed_by_debug(repo: Path) -> None:
+    files = [*repo.glob("roles/*/tasks/*.yml"), *repo.glob("playbooks/**/*.yml")]
+    assert [file.name for file in files if DEBUG.search(file.read_text())] == []
