@@ -10,12 +10,16 @@ Never a task of its own. A plugin over it loads it before it imports `dflash_ops
 """
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible import constants
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -25,11 +29,20 @@ MODULE_UTILS = str(REPO / "plugins/module_utils")
 if MODULE_UTILS not in sys.path:
     sys.path.append(MODULE_UTILS)
 
-from dflash_ops import pct_failures
+from dflash_ops import going_on, pct_failures
 from dflash_ops.container_number import Named
 
 # what Ansible's ssh connection puts before the words of ssh
 PREFIX = re.compile(r"^(Failed to connect to the host via ssh|Data could not be sent to remote host .* over ssh): ")
+PLAYBOOK = os.getpid()  # Ansible loads its plugins before it forks
+
+
+@atexit.register
+def tell_what_goes_on() -> None:
+    """Say what an interrupted playbook was following, below Ansible's `User interrupted execution`."""
+    if os.getpid() == PLAYBOOK:
+        for line in going_on.left(Path(constants.DEFAULT_LOCAL_TMP)):
+            Display().display(line, stderr=True)
 
 
 class ActionModule(ActionBase):
@@ -54,6 +67,11 @@ class ActionModule(ActionBase):
         """Return what ssh's words mean; None when they are not known."""
         host, user = (self._connection.get_option(name) for name in ("host", "remote_user"))
         return pct_failures.explain_login(PREFIX.sub("", text), host=str(host), user=user or "")
+
+    def following(self, task_vars: Mapping[str, Any], text: str) -> contextlib.AbstractContextManager[None]:
+        """Follow what needs no playbook: when this one is interrupted inside, that is told in these words."""
+        host = task_vars.get("inventory_hostname", self._connection.transport)
+        return going_on.noted(Path(constants.DEFAULT_LOCAL_TMP), f"  {host} | {text}")
 
     def say(self, task_vars: Mapping[str, Any], text: str) -> None:
         """Print one line of this box."""

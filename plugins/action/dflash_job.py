@@ -18,6 +18,8 @@ from ansible.utils.display import Display
 
 DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
+from dflash_ops import jobs
+
 # Seconds that one look waits on the box for news, and how long a lost connection is retried before the play fails.
 LOOK_SECONDS = 5.0
 RECONNECT_SECONDS = 300.0
@@ -37,7 +39,9 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         job = result.get("job")
         if result.get("failed") or not job or job.get("state") == "absent":
             return result
-        return self.finish(result, self.follow(job, variables), variables)
+        with self.following(variables, goes_on(job["job_id"])):
+            ended = self.follow(job, variables)
+        return self.finish(result, ended, variables)
 
     def module_args(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Return what the module gets; a subclass adds what lies on the controller."""
@@ -98,6 +102,12 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         """Print one live line: box, seconds, what."""
         host = task_vars.get("inventory_hostname", self._connection.transport)
         Display().display(f"  {host} | {job['elapsed']:6.1f} s | {line}")
+
+
+def goes_on(job_id: str) -> str:
+    """Say what an interrupted playbook leaves, and what to do about it."""
+    end = "" if job_id.startswith(jobs.STOPS) else f"; playbooks/stop.yml -e job={job_id} ends it"
+    return f"{job_id} goes on on the box: the same command attaches to it{end}"
 
 
 def failure(job: dict[str, Any]) -> dict[str, Any]:

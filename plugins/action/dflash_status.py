@@ -25,6 +25,8 @@ from dflash_ops import life, status
 LOOK_SECONDS = 5.0
 RECONNECT_PAUSE = 5.0
 
+GOES_ON = "the run goes on on the box: playbooks/status.yml shows how it stands, playbooks/stop.yml ends it"
+
 # What a failure does not repeat below the screen.
 SHOWN = ("answer", "judgement", "panel", "screen", "seen")
 
@@ -36,7 +38,11 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         """Return the module's result with `answer`, after showing and writing it."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
-        result.update(self.watch(variables) if self._task.args.get("watch") else self.ask(variables))
+        if self._task.args.get("watch"):
+            with self.following(variables, GOES_ON):
+                result.update(self.watch(variables))
+        else:
+            result.update(self.ask(variables))
         if "answer" in result:
             self.panel(variables, result.get("panel") or result.get("screen") or [])
             self.write_json(variables, result["answer"])

@@ -19,5 +19,6 @@ class ActionModule(DflashJob):  # type: ignore[misc]
             step = done.get("checkpoint_step")
             how = "was ended by force" if done.get("forced") else f"is {done.get('state')}"
             newest = f"step {step}" if step is not None else "none"
-            done["said"] = f"run {done.get('run_id')} {how}; newest checkpoint: {newest}"
+            said = f"run {done.get('run_id')} {how}; newest checkpoint: {newest}"
+            done["said"] = "; ".join(text for text in (said, done.get("beside")) if text)
         return done

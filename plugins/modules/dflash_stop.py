@@ -24,6 +24,10 @@ options:
     description: Do not wait for a checkpoint.
     type: bool
     default: false
+  job:
+    description: End this job (a build, a prewarm) instead of a run; V(all) ends every one. Empty ends none.
+    type: str
+    default: ""
 attributes:
   check_mode:
     description: Says what would be stopped.
@@ -37,6 +41,11 @@ EXAMPLES = r"""
 - name: Stop training
   dflash_stop:
     root: /opt/dflash
+
+- name: End a prewarm that nobody wants any more
+  dflash_stop:
+    root: /opt/dflash
+    job: all
 """
 
 RETURN = r"""
@@ -50,6 +59,11 @@ run_id:
   returned: when there is one
   type: str
   sample: 20260131T120000Z-demo
+jobs:
+  description: The jobs that were ended.
+  returned: with a job
+  type: list
+  sample: [env-cpu-py311-6271fe4e0890]
 """
 
 from typing import Any
@@ -63,11 +77,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "run": {"type": "str", "default": ""},
     "seconds": {"type": "float", "default": 600.0},
     "now": {"type": "bool", "default": False},
+    "job": {"type": "str", "default": ""},
 }
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
-    """Start the stop, or say that nothing lives."""
+    """Start the stop, end a job, or say that nothing lives."""
     return stop_request.ensure(layout, module.params, check_mode=module.check_mode)
 
 

@@ -41,3 +41,13 @@ def spawn(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
 def echo(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Return what the runner was given."""
     return dict(arguments)
+
+
+def persist(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Take whatever goes wrong for something to go on after."""
+    while True:
+        try:
+            progress.say("at work")
+            time.sleep(600)
+        except Exception as error:
+            progress.say(f"going on after {error!r}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dflash_ops import files, jobs, processes
+from dflash_ops import files, job_ending, jobs, processes
 from dflash_ops.errors import OpsError
 from dflash_ops.paths import Layout
 
@@ -208,6 +208,39 @@ def test_stop_ends_runner_and_children(layout: Layout, start: Callable[..., jobs
     assert child is not None and jobs.stop_job(layout, "job-1")
     assert not processes.alive(child)
     assert jobs.poll(layout, "job-1").state == "failed"
+
+
+def test_stop_is_no_error_to_go_on_after(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
+    start("persist")
+    while not (layout.job("job-1") / "lines").exists():
+        time.sleep(0.05)
+    assert jobs.stop_job(layout, "job-1")
+    ended = jobs.poll(layout, "job-1")
+    assert (ended.state, ended.lines) == ("failed", ["at work"])
+    assert "was told to stop" in ended.exit["message"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("job-2", r"job='job-2': there is no such job. Remedy: give one of job-1 \(a test\), or all"),
+        ("../jobs/job-1", "there is no such job"),
+        ("stop-1", "job='stop-1': a stop is not ended half way"),
+    ],
+)
+def test_only_a_job_that_may_end_is_ended(
+    layout: Layout, start: Callable[..., jobs.Snapshot], asked: str, told: str
+) -> None:
+    start("count", total=1000)
+    start("count", job_id="stop-1", total=1000)
+    assert job_ending.running(layout) == ["job-1"]
+    with pytest.raises(OpsError, match=told):
+        job_ending.end(layout, asked, check_mode=False)
+    assert job_ending.end(layout, "all", check_mode=True)["said"] == "would end job-1 (a test)"
+    assert jobs.poll(layout, "job-1").state == "running"
+    assert job_ending.end(layout, "all", check_mode=False)["jobs"] == ["job-1"]
+    assert [jobs.poll(layout, name).state for name in ("job-1", "stop-1")] == ["failed", "running"]
+    assert job_ending.end(layout, "all", check_mode=False) == {"changed": False, "jobs": [], "said": "no job to end"}
 
 
 def test_many_callers_at_once_start_one_runner(layout: Layout, tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def test_cold_cache_beside_a_living_run_is_left_or_refused(box: Box) -> None:
 
 
 def test_stop_request_is_idempotent_and_honest_in_check_mode(box: Box) -> None:
-    ask = {"run": "", "seconds": 30.0, "now": False}
+    ask = {"run": "", "seconds": 30.0, "now": False, "job": ""}
     assert stop_request.ensure(box.layout, ask, check_mode=False)["said"] == "nothing was ever launched here"
     run_id = ensure(box)["run_id"]
     run = runs.load(box.layout, run_id)

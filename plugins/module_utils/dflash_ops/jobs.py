@@ -34,6 +34,7 @@ from .errors import OpsError
 from .paths import Layout
 
 JOB_MARK = "DFLASH_JOB"
+STOPS = "stop-"  # what the job that stops a run is named
 START_SECONDS = 30.0
 PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROXY_NAMES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
@@ -337,8 +338,12 @@ def runner_main() -> None:
     sys.exit(0 if ended["ok"] else 1)
 
 
+class Stopped(BaseException):
+    """SIGTERM came. Not an Exception: work that goes on after an error of one of its ways must not go on after this."""
+
+
 def _on_term(_number: int, _frame: FrameType | None) -> None:
-    raise OpsError("The job was told to stop (SIGTERM).", remedy="run the playbook again: it starts anew")
+    raise Stopped
 
 
 def _outcome(message: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -346,6 +351,9 @@ def _outcome(message: dict[str, Any], progress: Progress) -> dict[str, Any]:
     try:
         function = getattr(importlib.import_module(f"{__package__}.{module_name}"), function_name)
         return {"ok": True, "result": function(message["arguments"], progress)}
+    except Stopped:
+        return {"ok": False, "message": "The job was told to stop (SIGTERM).",
+                "remedy": "run the playbook again: it starts anew", "facts": {}}
     except OpsError as error:
         print(str(error), flush=True)
         return {"ok": False, "message": error.message, "remedy": error.remedy, "facts": error.facts}

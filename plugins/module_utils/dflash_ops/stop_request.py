@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import jobs, living, status, stop
+from . import job_ending, jobs, living, status, stop
 from .paths import Layout
 
 
 def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
+    """End the job that was named; else start stopping what lives, and say which jobs go on."""
+    if want["job"]:
+        return job_ending.end(layout, want["job"], check_mode=check_mode)
+    beside = job_ending.running(layout)
+    result = stop_run(layout, want, check_mode=check_mode)
+    if beside:
+        result["beside"] = f"{job_ending.told(layout, beside)} goes on; -e job={beside[0]} ends that"
+        result["said"] = f"{result['said']}; {result['beside']}"
+    return result
+
+
+def stop_run(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
     """Start stopping what lives; return the module's result."""
     run = stop.run_to_stop(layout, want["run"])
     if run is None:
@@ -30,7 +42,7 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
     }
     if check_mode:
         return {**result, "changed": True, "state": "running", "said": f"would stop {run.run_id} (pid {pids})"}
-    name = f"stop-{'now-' if want['now'] else ''}{run.run_id}"
+    name = f"{jobs.STOPS}{'now-' if want['now'] else ''}{run.run_id}"
     told = {
         "root": str(layout.root),
         "workspace": str(layout.workspace),

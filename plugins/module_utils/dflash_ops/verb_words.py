@@ -41,6 +41,7 @@ WORDS = {
     "last": Word("int", "a number of runs, 0 for all", ("runs",)),
     "json_out": Word("str", "the name of a file on the controller", READERS),
     "report_out": Word("str", "the name of a file on the controller", ("report",)),
+    "job": Word("str", "the name of a job (stop.yml says which go on), or all for every one", ("stop",)),
     "stop_now": Word("bool", "true or false", ("stop", "relaunch", "rollback")),
     "prune_keep_runs": Word("int", "a number of runs, 1 or more", ("prune",), least=1),
     "prune_confirm": Word("bool", "true or false", ("prune",)),
