@@ -223,14 +223,31 @@ def test_bytecode_is_compiled_once_and_checked_by_the_proof(layout: Layout, want
     (first / "planted.py").write_text("")
     assert build(layout, {**want, "heal": True})["fingerprint"] == healed["fingerprint"]
     assert b"spoiled" not in b"".join(path.read_bytes() for path in first.rglob("*.pyc"))
+    assert b"spoiled" not in store.read_bytes()  # and the good one is kept again
 
 
 def test_an_environment_shares_no_file_with_the_cache_it_filled(layout: Layout, want: dict[str, Any]) -> None:
     env = layout.env(build(layout, want)["env_id"])
     assert (jobs.poll(layout, f"uv-cache-{env.name}").exit["result"]) == {"filled": True}
     assert list((layout.root / "uv-cache").rglob("torch/functional.py"))
-    assert [path for path in env.rglob("*") if path.is_file() and path.lstat().st_nlink > 1] == []
+    assert shared_files(env) == []
     assert [path.name for path in layout.envs.iterdir()] == [env.name]
+
+
+def test_a_healed_environment_shares_no_file_with_the_cache_either(layout: Layout, want: dict[str, Any]) -> None:
+    env = layout.env(build(layout, want)["env_id"])
+    text = wheels.torch_files(CPU, cuda=None)["torch/functional.py"]
+    for _ in range(2):  # the second edit would reach the cache through what the first heal linked
+        edit_torch(site_of(layout, env.name))
+        build(layout, {**want, "heal": True})
+        assert shared_files(env) == []
+        assert (site_of(layout, env.name) / "torch/functional.py").read_text() == text
+    assert {path.read_text() for path in (layout.root / "uv-cache").rglob("torch/functional.py")} == {text}
+
+
+def shared_files(env: Path) -> list[Path]:
+    """Return the files of an environment that have another name somewhere."""
+    return [path for path in env.rglob("*") if path.is_file() and path.lstat().st_nlink > 1]
 
 
 def test_what_a_broken_first_build_fetched_is_not_fetched_again(
@@ -267,6 +284,21 @@ def test_a_cache_that_an_environment_shares_files_with_is_never_taken_over(
     text = wheels.torch_files(CPU, cuda=None)["torch/functional.py"]
     found = [path.read_text() for path in layout.root.rglob("torch/functional.py")]
     assert found == [text, text]
+
+
+def test_a_standing_environment_shares_no_file_with_what_the_next_build_takes_over(
+    layout: Layout, want: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(cache_fill, "start", lambda *_: None)  # the box went down before it
+        standing = layout.env(build(layout, want)["env_id"])
+    assert shared_files(standing)
+    second = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
+    assert shared_files(standing) == shared_files(second) == []
+    (site_of(layout, standing.name) / "torch/functional.py").write_text("def einsum():\n    return 3\n")
+    assert environment.check(layout, second.name, full=True) == []
+    found = [path.read_text() for path in (layout.root / "uv-cache").rglob("torch/functional.py")]
+    assert found == [wheels.torch_files(CPU, cuda=None)["torch/functional.py"]]
 
 
 def tmp_file(layout: Layout, data: bytes) -> Path:

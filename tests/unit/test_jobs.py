@@ -72,6 +72,18 @@ def test_lines_and_result_reach_the_caller(layout: Layout, start: Callable[..., 
     assert ended.progress["done"] == ended.progress["total"] == 5
 
 
+def test_last_words_and_the_end_are_one_look(
+    layout: Layout, start: Callable[..., jobs.Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start("count", total=1000, job_id="goes-on")
+    heard = jobs.poll(layout, "goes-on", wait=20.0)
+    assert (heard.state, bool(heard.lines)) == ("running", True)
+    monkeypatch.setattr(jobs, "LAST_WORDS_SECONDS", 20.0)
+    start("count", total=1, pause=0.5)
+    ended = jobs.poll(layout, "job-1", wait=20.0)
+    assert (ended.state, ended.lines) == ("done", ["part 1"])
+
+
 def test_runner_has_its_own_session_and_standard_files(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
     start("count", total=100)
     runner = runner_of(layout)

@@ -1,9 +1,9 @@
-"""uv's empty cache is filled after the first environment is in place, not before.
+"""What later builds save time with is kept after an environment is in place, not before: uv's cache, and bytecode.
 
 uv unpacks wheels into its cache and copies them from there, so a first build writes everything twice. Here it gets an
 empty cache of its own beside the environments and may link from it: nothing else ever reads that folder. When the
 environment is in place, a job of low priority copies the folder to where the cache belongs and removes it. From then on
-the environment shares no file with anything.
+the environment shares no file with anything. The same job packs the bytecode that the proof made.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from . import jobs
+from . import bytecode, jobs
 from .errors import OpsError
 from .fingerprint import scan
 from .jobs import Progress
 from .paths import Layout
 
-ENTRY = "cache_fill:fill"
+ENTRY = "cache_fill:keep"
 JOB_PREFIX = "uv-cache-"
 
 
@@ -68,21 +68,33 @@ def wait(layout: Layout, progress: Progress) -> None:
             continue
 
 
-def start(layout: Layout, env_id: str, cache: Path) -> None:
-    """Start the job that fills the cache, when this environment was built with a cache of its own."""
+def start(layout: Layout, env_id: str, cache: Path, store: Path) -> None:
+    """Start the job that keeps what an environment's build leaves: a cache of its own, or bytecode not kept yet."""
     first = first_cache(layout, env_id)
-    if first.is_dir():
-        arguments = {"root": str(layout.root), "workspace": str(layout.workspace), "first": str(first)}
-        jobs.start_or_attach(
-            layout, f"{JOB_PREFIX}{env_id}", ENTRY, {**arguments, "cache": str(cache)}, title="fill uv's cache"
-        )
+    if first.is_dir() or not store.exists():
+        arguments = {
+            "root": str(layout.root),
+            "workspace": str(layout.workspace),
+            "first": str(first),
+            "cache": str(cache),
+            "env": str(layout.env(env_id)),
+            "store": str(store),
+        }
+        jobs.start_or_attach(layout, f"{JOB_PREFIX}{env_id}", ENTRY, arguments, title="fill uv's cache")
 
 
-def fill(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Job entry: copy `first` to `cache` unless another build filled it meanwhile; remove `first`."""
-    first, cache = Path(arguments["first"]), Path(arguments["cache"])
-    part = cache.with_name(f".{cache.name}-part")
+def keep(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Job entry: fill the cache from the build's own, then pack its bytecode."""
     os.nice(19)
+    first = Path(arguments["first"])
+    filled = first.is_dir() and fill(first, Path(arguments["cache"]), progress)
+    bytecode.keep(Path(arguments["env"]), Path(arguments["store"]))
+    return {"filled": filled}
+
+
+def fill(first: Path, cache: Path, progress: Progress) -> bool:
+    """Copy `first` to `cache` unless another build filled it meanwhile; remove `first`. Tell whether it was copied."""
+    part = cache.with_name(f".{cache.name}-part")
     cache.mkdir(parents=True, exist_ok=True)
     with cache.with_name(f".{cache.name}-lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
@@ -99,7 +111,7 @@ def fill(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
                 )
             place(part, cache)
     shutil.rmtree(first)
-    return {"filled": not filled}
+    return not filled
 
 
 def place(part: Path, cache: Path) -> None:

@@ -67,8 +67,7 @@ def build(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     record["seconds"] = round(time.monotonic() - started, 1)
     files.write_json(aside / fingerprint.RECORD_NAME, record)
     switch(aside, status.path)
-    bytecode.keep(status.path, store_of(spec, status))
-    cache_fill.start(layout, status.env_id, spec.cache)
+    cache_fill.start(layout, status.env_id, spec.cache, store_of(spec, status))
     clear_aside(layout, status.env_id)
     progress.say(
         f"environment {status.env_id} is complete: {len(record['packages'])} packages, "

@@ -18,6 +18,7 @@ from typing import Any
 
 Manifest = dict[str, list[Any]]
 RECORD_NAME = "env.json"
+PIECE = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +67,12 @@ def digest(path: Path | str) -> str:
     if os.path.islink(path):
         return hashlib.sha256(os.readlink(path).encode()).hexdigest()
     found = hashlib.sha256()
-    with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - half the time of Path.open over 30 000 files
-        while piece := stream.read(1 << 20):
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:  # small pieces: a buffer of a megabyte for each of 30 000 small files costs a fifth of the time
+        while piece := os.read(handle, PIECE):
             found.update(piece)
+    finally:
+        os.close(handle)
     return found.hexdigest()
 
 

@@ -36,6 +36,8 @@ from .paths import Layout
 JOB_MARK = "DFLASH_JOB"
 STOPS = "stop-"  # what the job that stops a run is named
 START_SECONDS = 30.0
+LOOK_SECONDS = 0.1
+LAST_WORDS_SECONDS = 0.3
 PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROXY_NAMES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 GOOD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -210,13 +212,18 @@ def snapshot(layout: Layout, job_id: str, *, offset: int = 0, attached: bool = F
 
 
 def poll(layout: Layout, job_id: str, *, offset: int = 0, wait: float = 0.0) -> Snapshot:
-    """Return a snapshot, waiting up to `wait` seconds for something new to be said or for the end."""
-    deadline = time.monotonic() + wait
+    """Return a snapshot, waiting up to `wait` seconds for something new to be said or for the end.
+
+    What was said may be a job's last words: it gets a moment to end, which saves the caller another look.
+    """
+    heard, deadline = False, time.monotonic() + wait
     while True:
         now = snapshot(layout, job_id, offset=offset)
-        if now.state != "running" or now.lines or time.monotonic() >= deadline:
+        if now.lines and not heard:
+            heard, deadline = True, min(deadline, time.monotonic() + LAST_WORDS_SECONDS)
+        if now.state != "running" or time.monotonic() >= deadline:
             return now
-        time.sleep(0.2)
+        time.sleep(LOOK_SECONDS)
 
 
 def mark_of(layout: Layout, job_id: str) -> str:
