@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import tomllib
 import wheels
 from dflash_ops import installer, interpreters, lockfile, proof, sources, uv_request, uv_tool
 from dflash_ops.errors import OpsError
@@ -76,6 +77,14 @@ def test_users_and_passwords_of_indexes_are_in_no_argument_and_in_no_file(lock: 
         "UV_INDEX_TORCH_USERNAME": "you",
         "UV_INDEX_TORCH_PASSWORD": "p@ss",
     }
+
+
+def test_case_35_an_index_of_its_own_is_closed_to_all_other_packages(lock: lockfile.Lock, tmp_path: Path) -> None:
+    """The sources alone tie torch to its index; `explicit` keeps every other name away from it."""
+    uv_request.write(tmp_path / "request", sources.plan(lock, Sources({}, ()), python="3.12"), ())
+    settings = tomllib.loads((tmp_path / "request/pyproject.toml").read_text())["tool"]["uv"]
+    assert {name: source["index"] for name, source in settings["sources"].items()} == {"torch": "torch"}
+    assert [(index["name"], index["explicit"]) for index in settings["index"]] == [("torch", True)]
 
 
 def test_a_wheel_built_by_hand_comes_from_a_folder_or_is_missed_by_name(tmp_path: Path) -> None:
