@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,6 +156,29 @@ def test_half_built_folder_of_today_is_left_to_its_builder(box: Box) -> None:
     assert prune.leftovers(box.layout) == []
     os.utime(half, (1, 1))
     assert prune.leftovers(box.layout) == [half]
+
+
+def test_an_environment_that_a_process_uses_is_kept_replaced_or_not(box: Box) -> None:
+    replaced = box.layout.envs / ".replaced-e1-1"
+    complete = box.layout.envs / "e5"
+    box.add_environment("e5")
+    users = []
+    for env in (replaced, complete):
+        (env / "bin").mkdir(parents=True, exist_ok=True)
+        shutil.copy("/bin/sleep", env / "bin/sleep")
+        users.append(subprocess.Popen([env / "bin/sleep", "600"]))
+        for path in (env, *env.glob("env.json")):
+            os.utime(path, (1, 1))
+    box.add_environment("e6")
+    try:
+        found = prune.plan(box.layout, keep_runs=1)
+        assert (complete, "a process uses it") in found.keep
+        assert not {replaced, complete} & {path for path, _ in found.remove}
+    finally:
+        for user in users:
+            user.kill()
+            user.wait()
+    assert {replaced, complete} <= {path for path, _ in prune.plan(box.layout, keep_runs=1).remove}
 
 
 def test_prune_keeps_at_least_one(box: Box) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from . import cache_prewarm, cache_swap, known_good, living, runs
+from . import cache_prewarm, cache_swap, environment, known_good, living, runs
 from .errors import OpsError
 from .paths import Layout
 
@@ -64,6 +64,8 @@ def plan(layout: Layout, *, keep_runs: int, now: float | None = None) -> Plan:
                 keep.append((path, needed[name]))
             elif kind == "cache_id" and cache_prewarm.busy(layout, name):
                 keep.append((path, "a prewarm works on it"))
+            elif kind == "env_id" and environment.users_of(path):
+                keep.append((path, "a process uses it"))
             elif complete(path, kind) or _old(path, now):
                 remove.append((path, "no kept run needs it"))
     needed = needed_ids(layout, kept, "cache_id")
@@ -145,12 +147,15 @@ def _old(path: Path, now: float | None) -> bool:
 
 
 def leftovers(layout: Layout, now: float | None = None) -> list[Path]:
-    """Return half-built folders that nobody works on any more: more than a day old, and no job lives."""
+    """Return half-built and replaced folders that nobody needs: more than a day old, and no process has files of them.
+
+    A run that lives through a heal goes on in the replaced environment for as long as it trains.
+    """
     tops = (layout.envs, layout.releases, layout.caches, layout.runs)
     hidden = [
         path for top in tops if top.is_dir() for path in top.iterdir() if path.name.startswith(".") and path.is_dir()
     ]
-    return [path for path in hidden if _old(path, now)]
+    return [path for path in hidden if _old(path, now) and not environment.users_of(path)]
 
 
 def _old_jobs(layout: Layout, now: float | None) -> list[Path]:
