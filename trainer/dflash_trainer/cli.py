@@ -26,6 +26,7 @@ def run(words: Sequence[str]) -> int:
     verb = importlib.import_module(f"dflash_trainer.verbs.{words[0]}")
     arguments = _parse(verb, words)
     set_cache_folders(getattr(arguments, "cache_dir", None))
+    silence_progress_bars()
     try:
         config = load_config(arguments.config, arguments.set)
         return int(verb.run(arguments, config) or ExitCode.FINISHED)
@@ -50,6 +51,11 @@ def set_cache_folders(folder: Path | None) -> None:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(base / "inductor")
         os.environ["TRITON_CACHE_DIR"] = str(base / "triton")
         os.environ["FLA_CACHE_DIR"] = str(base / "fla")
+
+
+def silence_progress_bars() -> None:
+    """No bars of libraries (a GGUF file being read): in a log each redraw of a bar stays. TQDM_DISABLE=0 shows them."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 def _parse(verb: Any, words: Sequence[str]) -> argparse.Namespace:
