@@ -35,6 +35,14 @@ need_ensurepip() {
   fi
 }
 
+# Of an index folder in pip's settings that lacks a package pip warns each time; every other warning is shown.
+install() {
+  "$1/bin/python" -m pip install --disable-pip-version-check --progress-bar off --no-deps --only-binary :all: \
+    --require-hashes -r "$2" 2> >(sed -u '/^WARNING: Location .* is ignored/d' >&2) |
+    sed -un 's/^\(Collecting\|Processing\) \([^ ]*\/\)\?\([^=; ]*\).*/  fetching \3/p
+             s/^Installing collected packages.*/  installing all of them (some ten seconds)/p'
+}
+
 drop_old() {
   local old
   for old in "$1"-????????????; do
@@ -52,9 +60,9 @@ main() {
   if [ ! -f "$made/made-from.lock" ]; then
     need_ensurepip "$python"
     rm -rf "$made"
-    echo "making $made from $lock with $python (up to a minute)"
+    echo "making $made from $lock with $python (about half a minute)"
     "$python" -m venv "$made"
-    "$made/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r "$lock"
+    install "$made" "$lock"
     cp "$lock" "$made/made-from.lock"
   fi
   if [ "$(readlink "$name" || true)" != "$made" ]; then

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dflash_ops import compare, runs
+from dflash_ops import compare, compare_request, runs
+from dflash_ops.errors import OpsError
 from dflash_ops.paths import Layout
 
 BASE: dict[str, Any] = {
@@ -103,3 +105,20 @@ def test_release_folder_in_a_path_is_no_difference(box: Layout) -> None:
         for name in ("a", "b")
     ]
     assert compare.compare(box, *made)["differences"] == []
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        ([], "nothing ran on this box yet.*deploy.yml starts the first"),
+        (["r1"], "r1 is the only run here.*promote.yml keeps it as known-good"),
+        (["r1", "r2"], "none to compare with was named.*-e run_a=r1 takes the run before"),
+    ],
+)
+def test_without_two_runs_it_is_said_what_to_do_first(box: Layout, known: list[str], text: str) -> None:
+    for run_id in known:
+        run(box, run_id)
+        runs.set_current(box, run_id)
+    with pytest.raises(OpsError) as refused:
+        compare_request.compare_runs(box, "", "")
+    assert re.search(text, str(refused.value))

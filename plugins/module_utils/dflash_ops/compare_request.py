@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from . import compare, known_good, runs
@@ -21,9 +22,7 @@ def compare_runs(layout: Layout, run_a: str, run_b: str) -> dict[str, Any]:
     if not run_a:
         good = known_good.latest(layout)
         if good is None:
-            raise OpsError(
-                "there is no known-good run to compare with.", remedy="name one with -e run_a=ID, or promote one"
-            )
+            raise nothing_to_compare_with(runs.run_ids(layout))
         run_a = good["run_id"]
     told = compare.compare(layout, runs.load(layout, run_a), runs.need(layout, run_b))
     problems = []
@@ -38,3 +37,19 @@ def compare_runs(layout: Layout, run_a: str, run_b: str) -> dict[str, Any]:
             )
         )
     return {"ok": not problems, "problems": problems, **told}
+
+
+def nothing_to_compare_with(known: Sequence[str]) -> OpsError:
+    """Say what to do first while no run is known-good and none was named."""
+    if not known:
+        return OpsError("nothing ran on this box yet, and two runs are compared.", remedy="deploy.yml starts the first")
+    if len(known) == 1:
+        return OpsError(
+            f"{known[0]} is the only run here, and two are compared.",
+            remedy="playbooks/promote.yml keeps it as known-good; after the next deploy.yml or relaunch.yml, "
+            "compare.yml says what differs from it",
+        )
+    return OpsError(
+        "no run is known-good, and none to compare with was named.",
+        remedy=f"-e run_a={known[-2]} takes the run before (playbooks/runs.yml lists all), or promote one",
+    )

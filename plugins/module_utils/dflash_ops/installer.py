@@ -41,12 +41,12 @@ def uv_environment(cache: Path, *, link_mode: str = "copy") -> dict[str, str]:
 
 
 def written_megabytes(pid: int) -> int:
-    """Return what a process has written so far, downloads and copies alike."""
+    """Return what a process has written so far, downloads and copies alike, wherever to."""
     try:
         text = Path(f"/proc/{pid}/io").read_text()
     except OSError:
         return 0
-    found = re.search(r"^write_bytes: (\d+)", text, re.MULTILINE)
+    found = re.search(r"^wchar: (\d+)", text, re.MULTILINE)
     return int(found[1]) >> 20 if found else 0
 
 
@@ -133,7 +133,9 @@ class Uv:
 
     def _state(self, child: subprocess.Popen[str], what: str, watch: Path, total: int) -> str:
         done = len(list(watch.glob("*.dist-info")))
-        return f"{what}: {done}/{total} packages, {written_megabytes(child.pid)} MB written"
+        written = f"{written_megabytes(child.pid)} MB written"
+        # uv puts packages in place only when all are fetched and unpacked
+        return f"{what}: {done}/{total} packages, {written}" if done else f"{what}: fetching and unpacking, {written}"
 
 
 def last_words(output: Sequence[str]) -> str:

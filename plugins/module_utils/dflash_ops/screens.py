@@ -210,7 +210,7 @@ def compare_screen(told: Mapping[str, Any]) -> list[str]:
     ]
     lines = [f"A {told['run_a']}", f"B {told['run_b']}", *table(head, body)]
     if told["run_a"] == told["run_b"]:
-        return [*lines, "  one run only; name two with -e run_a=ID -e run_b=ID (playbooks/runs.yml lists them)"]
+        return [*lines, "  one run only: compare again after the next one, or name two (-e run_a=ID -e run_b=ID)"]
     if not told["differences"]:
         return [*lines, "  nothing that is recorded differs: look at the box itself (load, clocks, temperature, disk)"]
     lines.append("  what differs, likeliest culprit first:")
