@@ -554,21 +554,26 @@ def test_running_its_python_by_hand_leaves_nothing_behind(layout: Layout, built:
     assert environment.check(layout, built, full=True) == []
 
 
-def test_an_experiment_in_a_copy_cannot_reach_the_environment(
+def test_an_experiment_by_the_documented_command_cannot_reach_the_environment(
     layout: Layout, built: str, tmp_path: Path, folder: Path
 ) -> None:
-    copy = tmp_path / "experiment"
-    subprocess.run(["cp", "-a", layout.env(built), copy], check=True)
     wheels.make_wheel(
         folder, "sglang", "1.0", {"sglang.py": "", "torch/functional.py": "def einsum():\n    return 3\n"}
     )
-    uv = uv_tool.place(layout, uv_tool.pinned(wheels.UV_LOCK.read_text()))
-    subprocess.run(
-        [uv, "pip", "install", "-q", "--no-index", "--find-links", folder, "--python", copy / "bin/python", "sglang"],
-        check=True,
-    )
+    older = layout.root / "tools/uv-0.0.1/uv"  # of a lock before this one
+    older.parent.mkdir()
+    older.write_text("#!/bin/sh\nexit 9\n")
+    os.utime(older, (1, 1))
+    page = (wheels.UV_LOCK.parents[2] / "docs/environment.md").read_text()
+    command = page.split("## Experiments")[1].split("```")[1].strip().replace("ENV_ID", built)
+    surroundings = {**os.environ, "HOME": str(tmp_path), "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(folder)}
+    subprocess.run(["bash", "-c", command], check=True, cwd=layout.root, env=surroundings)
+    copy = tmp_path / "experiment"
     shown = subprocess.run([copy / "bin/demo"], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == str(copy)
+    found = "import sglang, torch.functional; print(torch.functional.einsum())"
+    shown = subprocess.run([copy / "bin/python", "-c", found], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "3"
     assert environment.check(layout, built, full=True) == []
 
 
