@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,46 +39,23 @@ class TargetShape:
     """The token that the target pads with; None: not stated."""
 
 
+_TINY = TargetShape(
+    family="llama",
+    hidden_size=64,
+    num_layers=6,
+    intermediate_size=128,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    vocab_size=256,
+    rope_theta=1e4,
+    rms_norm_eps=1e-6,
+    max_positions=4096,
+)
 RANDOM_SHAPES: dict[str, TargetShape] = {
-    "tiny": TargetShape(
-        family="llama",
-        hidden_size=64,
-        num_layers=6,
-        intermediate_size=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        vocab_size=256,
-        rope_theta=1e4,
-        rms_norm_eps=1e-6,
-        max_positions=4096,
-    ),
-    "qwen3-tiny": TargetShape(
-        family="qwen3",
-        hidden_size=64,
-        num_layers=6,
-        intermediate_size=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        vocab_size=256,
-        rope_theta=1e4,
-        rms_norm_eps=1e-6,
-        max_positions=4096,
-    ),
-    "qwen3.6-tiny": TargetShape(
-        family="qwen3_5",
-        hidden_size=64,
-        num_layers=8,
-        intermediate_size=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        vocab_size=256,
-        rope_theta=1e4,
-        rms_norm_eps=1e-6,
-        max_positions=4096,
-    ),
+    "tiny": _TINY,
+    "qwen3-tiny": replace(_TINY, family="qwen3"),
+    "qwen3.6-tiny": replace(_TINY, family="qwen3_5", num_layers=8),
     "smollm2-135m": TargetShape(
         family="llama",
         hidden_size=576,

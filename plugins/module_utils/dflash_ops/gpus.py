@@ -115,9 +115,23 @@ def survey(*, nvidia_smi: str = "", dev: Path = Path("/dev"), seconds: float = S
 
 
 def _ask(argv: Sequence[str], seconds: float) -> tuple[str, str]:
-    """Return (output, problem); the process group is ended when it hangs."""
+    """Return (output, problem) of one question to nvidia-smi."""
+    done = _ended(argv, {"PATH": trainer_command.SYSTEM_PATH, "LANG": "C"}, seconds)
+    if done is None:
+        return "", f"nvidia-smi gave no answer in {seconds:g} s (a GPU or the driver hangs)"
+    if isinstance(done, OSError):
+        return "", f"nvidia-smi could not be started: {done}"
+    if done.returncode != 0:
+        return "", f"nvidia-smi failed with rc {done.returncode}: {(done.stdout + done.stderr).strip()[:300]}"
+    return done.stdout, ""
+
+
+def _ended(
+    argv: Sequence[str], environment: Mapping[str, str], seconds: float
+) -> subprocess.CompletedProcess[str] | OSError | None:
+    """Run a program to its end; None when it hung and was killed, the error when it could not be started."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             argv,
             capture_output=True,
             text=True,
@@ -125,15 +139,12 @@ def _ask(argv: Sequence[str], seconds: float) -> tuple[str, str]:
             timeout=seconds,
             check=False,
             stdin=subprocess.DEVNULL,
-            env={"PATH": trainer_command.SYSTEM_PATH, "LANG": "C"},
+            env=environment,
         )
     except subprocess.TimeoutExpired:
-        return "", f"nvidia-smi gave no answer in {seconds:g} s (a GPU or the driver hangs)"
+        return None
     except OSError as error:
-        return "", f"nvidia-smi could not be started: {error}"
-    if done.returncode != 0:
-        return "", f"nvidia-smi failed with rc {done.returncode}: {(done.stdout + done.stderr).strip()[:300]}"
-    return done.stdout, ""
+        return error
 
 
 def foreign_memory(found: Survey, *, own_pids: Collection[int] = ()) -> list[str]:
@@ -200,21 +211,11 @@ def probe_allocation(
         return []
     argv = [str(trainer_command.python_of(layout, env_id)), "-I", "-c", PROBE, str(wanted)]
     values = {"PATH": trainer_command.SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": trainer_command.home(), **(extra or {})}
-    try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PROBE_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env=values,
-        )
-    except subprocess.TimeoutExpired:
+    done = _ended(argv, values, PROBE_SECONDS)
+    if done is None:
         return [f"an allocation on {wanted} GPUs did not end in {PROBE_SECONDS} s" + uvm_hint(dev)]
-    except OSError as error:
-        return [f"the environment's python could not be started: {error}"]
+    if isinstance(done, OSError):
+        return [f"the environment's python could not be started: {done}"]
     try:
         rows = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
