@@ -70,17 +70,22 @@ class ActionModule(ActionBase):
 
     def following(self, task_vars: Mapping[str, Any], text: str) -> contextlib.AbstractContextManager[None]:
         """Follow what needs no playbook: when this one is interrupted inside, that is told in these words."""
-        host = task_vars.get("inventory_hostname", self._connection.transport)
-        return going_on.noted(Path(constants.DEFAULT_LOCAL_TMP), f"  {host} | {text}")
+        line = f"  {task_vars['inventory_hostname']} | {text}"
+        return going_on.noted(Path(constants.DEFAULT_LOCAL_TMP), line)
 
     def say(self, task_vars: Mapping[str, Any], text: str) -> None:
         """Print one line of this box."""
-        Display().display(f"  {task_vars['inventory_hostname']} | {text}")
+        self.show(f"  {task_vars['inventory_hostname']} | {text}")
 
     def panel(self, task_vars: Mapping[str, Any], lines: Sequence[str]) -> None:
         """Print a screen under the box's name."""
         if lines:
-            Display().display("\n".join([f"{task_vars['inventory_hostname']}:", *lines]))
+            self.show("\n".join([f"{task_vars['inventory_hostname']}:", *lines]))
+
+    def show(self, text: str) -> None:
+        """Print, whole also when somebody presses Ctrl-C at this moment."""
+        with going_on.unbroken():
+            Display().display(text)
 
     def proxmox_hosts(self, task_vars: Mapping[str, Any]) -> list[Named]:
         """Return the Proxmox hosts of the inventory, each with the container that it names."""

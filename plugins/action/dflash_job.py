@@ -14,7 +14,6 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.loader import action_loader
-from ansible.utils.display import Display
 
 DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
@@ -63,16 +62,16 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         """Print the job's lines until it ends; return its last snapshot."""
         attached = bool(job.get("attached"))
         if attached:
-            self.show(task_vars, job, f"attached to {job['job_id']}, which runs since {job['elapsed']:.0f} s")
+            self.line(task_vars, job, f"attached to {job['job_id']}, which runs since {job['elapsed']:.0f} s")
         last_shown = time.monotonic()
         while True:
             for line in job["lines"]:
-                self.show(task_vars, job, line)
+                self.line(task_vars, job, line)
             newest = (job.get("progress") or {}).get("line", "")
             if job["lines"]:
                 last_shown = time.monotonic()
             elif newest and time.monotonic() - last_shown > 2 * LOOK_SECONDS:
-                self.show(task_vars, job, newest)
+                self.line(task_vars, job, newest)
                 last_shown = time.monotonic()
             if job["state"] != "running":
                 return {**job, "attached": attached}
@@ -90,7 +89,7 @@ class ActionModule(DflashAction):  # type: ignore[misc]
             except AnsibleConnectionFailure as error:
                 if time.monotonic() > deadline:
                     raise
-                self.show(task_vars, job, f"no connection ({error.message}); the job goes on, trying again")
+                self.line(task_vars, job, f"no connection ({error.message}); the job goes on, trying again")
                 time.sleep(RECONNECT_PAUSE)
                 continue
             if "job" in answer:
@@ -98,10 +97,9 @@ class ActionModule(DflashAction):  # type: ignore[misc]
             text = f"Cannot follow {job['job_id']}: {answer.get('msg') or 'the box gave no answer'}"
             return {**job, "lines": [], "state": "failed", "exit": {"message": text}}
 
-    def show(self, task_vars: dict[str, Any], job: dict[str, Any], line: str) -> None:
+    def line(self, task_vars: dict[str, Any], job: dict[str, Any], text: str) -> None:
         """Print one live line: box, seconds, what."""
-        host = task_vars.get("inventory_hostname", self._connection.transport)
-        Display().display(f"  {host} | {job['elapsed']:6.1f} s | {line}")
+        self.say(task_vars, f"{job['elapsed']:6.1f} s | {text}")
 
 
 def goes_on(job_id: str) -> str:

@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 from ansible.plugins.loader import action_loader
-from ansible.utils.display import Display
 
 DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
@@ -29,7 +28,7 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         if held and operator_lock.is_dead_here(held):
             told = self.ask({**arguments, "known_dead": held["token"]}, task_vars)
         if told.get("taken_over"):
-            Display().display(f"  the box was held by {told['taken_over']}, which is gone; taken over")
+            self.show(f"  the box was held by {told['taken_over']}, which is gone; taken over")
         if told.get("held_by"):
             told["held_by"] = {name: value for name, value in told["held_by"].items() if name != "token"}
         return {**result, **told}

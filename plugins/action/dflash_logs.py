@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 from ansible.plugins.loader import action_loader
-from ansible.utils.display import Display
 
 DflashStatus: Any = action_loader.get("dflash_status", class_only=True)
 LOOK_SECONDS = 5.0
@@ -25,7 +24,7 @@ class ActionModule(DflashStatus):  # type: ignore[misc]
             if "offset" not in told.get("answer", {}):
                 continue
             for line in told["answer"]["lines"]:
-                Display().display(line)
+                self.show(line)
             lines = [*result["answer"]["lines"], *told["answer"]["lines"]]
             result["answer"] = {**told["answer"], "lines": lines[-1000:]}
         return result

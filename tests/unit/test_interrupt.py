@@ -110,11 +110,6 @@ def test_an_interrupted_build_goes_on_is_attached_to_and_can_be_ended(
     assert idle.finish() == 0
     assert f"nothing was ever launched here; {job} (build environment" in idle.words
     assert f"goes on; -e job={job} ends that" in idle.words
-    asked = Terminal(*stop, "--check", "-e", "job=all", cwd=repo)
-    assert asked.finish() == 0
-    assert f"would end {job}" in asked.words
-    assert jobs.poll(layout, job).state == "running"
-
     ended = Terminal(*stop, "-e", f"job={job}", cwd=repo)
     assert ended.finish() == 0
     assert f"ended {job} (build environment" in ended.words

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,19 @@ def noted(folder: Path, text: str) -> Iterator[None]:
         yield
     finally:
         note.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def unbroken() -> Iterator[None]:
+    """Let Ctrl-C wait for what is inside.
+
+    A fork that dies while it sends a line holds the lock of the queue to the playbook, which then never ends.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def left(folder: Path) -> list[str]:
