@@ -127,6 +127,11 @@ def inherited_of(python: Interpreter) -> dict[str, str]:
     return {name: version for name, version in python.distributions.items() if name.startswith(INHERITED)}
 
 
+def may_be(listed: str, pinned: str) -> bool:
+    """Whether a listed version may be the pinned one; a wheel's list may lack the local part, which the proof asks for."""
+    return not pinned or listed == pinned or ("+" not in listed and listed == pinned.partition("+")[0])
+
+
 def find_python(spec: Spec) -> Interpreter:
     """Return the interpreter; for `preinstalled` one whose torch is the pinned one.
 
@@ -138,7 +143,7 @@ def find_python(spec: Spec) -> Interpreter:
         wrong = [
             f"{name} is {python.distributions.get(name) or 'missing'}, the lock pins {spec.lock.version_of(name)}"
             for name in ("torch", "triton")
-            if spec.lock.version_of(name) and python.distributions.get(name) != spec.lock.version_of(name)
+            if not may_be(python.distributions.get(name, ""), spec.lock.version_of(name))
         ]
         if wrong:
             raise OpsError(
