@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +12,20 @@ import pytest
 from conftest import REPO, login_variables
 from dflash_lab.lab import Lab
 from dflash_lab.layout import PRIVILEGED, UNPRIVILEGED
-
-sys.path.append(str(REPO / "tests/unit"))
-import wheels
-from dflash_ops import uv_tool
+from small_wheels import lock_of, make_wheelhouse, wheels
 
 ROOT = "/opt/dflash two"
-TORCH = "2.13.0+cpu"
 BOXES = {"one": UNPRIVILEGED, "two": PRIVILEGED}
 
 
 @pytest.fixture(scope="module")
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tiny wheels under real names, one with a console script, and uv as the controller has it."""
-    folder = tmp_path_factory.mktemp("wheelhouse")
-    wheels.make_wheel(folder, "torch", TORCH, wheels.torch_files(TORCH, cuda=None))
-    wheels.make_wheel(folder, "transformers", "5.8.1", wheels.TRANSFORMERS)
-    wheels.make_wheel(folder, "demo-tool", "1.0", {"demo_tool.py": "def main():\n    print(1)\n"}, script="demo")
-    version = uv_tool.pinned(wheels.UV_LOCK.read_text()).version
-    with zipfile.ZipFile(folder / f"uv-{version}-py3-none-manylinux_2_17_x86_64.whl", "w") as wheel:
-        wheel.write(Path(sys.executable).parent / "uv", f"uv-{version}.data/scripts/uv")
-    return folder
+    return make_wheelhouse(tmp_path_factory.mktemp("wheelhouse"))
 
 
 @pytest.fixture(scope="module")
 def lock(wheelhouse: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lock of these wheels, with uv's beside it."""
-    folder = tmp_path_factory.mktemp("locks")
-    uv = next(wheelhouse.glob("uv-*.whl"))
-    (folder / "uv.lock").write_text(f"uv=={uv.name.split('-')[1]} --hash=sha256:{wheels.sha256(uv)}\n")
-    pinned = [path for path in sorted(wheelhouse.glob("*.whl")) if path != uv]
-    (folder / "cpu.lock").write_text(wheels.make_lock(pinned, indexes={"torch": "http://127.0.0.1:9/simple"}))
-    return folder / "cpu.lock"
+    return lock_of(wheelhouse, tmp_path_factory.mktemp("locks"))
 
 
 def deploy(lab: Lab, tmp_path: Path, wheelhouse: Path, lock: Path, *more: str) -> str:
