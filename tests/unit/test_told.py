@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -60,6 +61,21 @@ def test_a_refusal_is_told_once_with_its_remedy(
 
 def test_a_refusal_is_told_with_everything_that_ansible_knows_when_that_is_asked(repo: Path, tmp_path: Path) -> None:
     assert "Origin: " in typed(repo, tmp_path / "root", "playbooks/promote.yml", "-v")
+
+
+def test_each_problem_its_remedy_and_the_end_of_a_log_have_a_line_of_their_own(repo: Path) -> None:
+    spec = importlib.util.spec_from_file_location("told", repo / "plugins/callback/dflash.py")
+    assert spec is not None and spec.loader is not None
+    told = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(told)
+    result = {"msg": "Nothing was launched. a: b Remedy: c | d: e Remedy: f", "log_tail": ["last"]}
+    assert told.refusal(result).splitlines()[1:] == [
+        "  Nothing was launched. a: b",
+        "  Remedy: c",
+        "  d: e",
+        "  Remedy: f",
+        "    last",
+    ]
 
 
 def test_nothing_is_printed_by_debug(repo: Path) -> None:
