@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from boxes import Box, until
-from dflash_ops import known_good, metrics, prune, runs, stop
+from dflash_ops import environment, known_good, metrics, prune, runs, stop
 from dflash_ops.errors import OpsError
+from dflash_ops.trainer_command import Selection
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 
@@ -140,6 +143,27 @@ def test_pruning_keeps_current_known_good_living_and_what_they_name(box: Box) ->
     assert box.layout.run(good.run_id).exists()
     assert runs.current(box.layout) == going
     assert prune.plan(box.layout, keep_runs=1).remove == ()
+
+
+def test_each_environment_that_something_needs_stays_whole(box: Box) -> None:
+    for name in ("of-good", "of-gone", "of-kept", "of-live", "not-launched"):
+        box.add_environment(name)
+        time.sleep(0.01)  # the newest is told by its time
+
+    def on(env_id: str, *overrides: str) -> dict[str, Selection]:
+        return {"selection": dataclasses.replace(box.select(*overrides), env_id=env_id)}
+
+    short = ("optimizer.max_steps=12", "test.pause=0")
+    good, gone, _kept = (trained(box, **on(name, *short)) for name in ("of-good", "of-gone", "of-kept"))
+    promote(box, good)
+    live = box.launch(resume="never", **on("of-live"))
+    until(lambda: metrics.read_metrics(live.metrics))
+    plan = prune.plan(box.layout, keep_runs=2)
+    assert {path.name for path, _ in plan.remove} == {gone.run_id, "of-gone", "e1"}
+    prune.apply(plan)
+    stay = {path.name for path in box.layout.envs.iterdir()}
+    assert stay == {"of-good", "of-kept", "of-live", "not-launched"}
+    assert [environment.check(box.layout, name, full=True) for name in sorted(stay)] == [[]] * 4
 
 
 def test_source_of_a_resumed_run_is_kept(box: Box) -> None:
