@@ -47,7 +47,7 @@ class CallbackModule(Default):  # type: ignore[misc]
 
 
 def refusal(result: MutableMapping[str, Any]) -> str:
-    """Return the message, each problem and remedy on a line of its own, and the end of a job's log where there is one."""
+    """Return the message, each problem and remedy on a line of its own, and the end of a job's log if there is one."""
     text = re.sub(r" (?=Remedy: |\(\d+\) )| \| ", "\n", str(result["msg"]))
     lines = [*text.splitlines(), *(f"  {line}" for line in result.get("log_tail") or ())]
     return "".join(f"\n  {line}" for line in lines)
