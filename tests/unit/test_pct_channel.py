@@ -4,8 +4,10 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -192,6 +194,41 @@ def test_output_is_whole_when_the_controller_is_slow() -> None:
     assert size == 100_000
     agent.stdin.close()
     assert agent.wait(timeout=20) == 0
+
+
+GARBLE = """
+import os
+while data := os.read(0, 65536):
+    data = data.replace(b"a true word", b"a lied word")
+    while data:
+        data = data[os.write(1, data):]
+"""
+
+
+@pytest.fixture
+def garbled(tmp_path: Path) -> Iterator[Channel]:
+    """A channel whose way changes bytes of a file, both there and back."""
+    liar = f"{sys.executable} -c {shlex.quote(GARBLE)}"
+    way = f"{liar} | {shlex.join(AGENT_WORDS)} | {liar}"
+    opened = Channel.open([b"/bin/sh", b"-c", way.encode()], timeout_s=20)
+    yield opened
+    opened.close()
+
+
+def test_what_changed_on_the_way_is_refused_and_nothing_is_replaced(garbled: Channel, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"a true word\n")
+    (tmp_path / "target").write_bytes(b"old\n")
+    with pytest.raises(OpsError, match=r"the checksum of .*target differs after the transfer; nothing was changed"):
+        garbled.put(tmp_path / "source", str(tmp_path / "target"))
+    with pytest.raises(OpsError, match=r"Could not fetch .*source: its checksum differs .*Remedy: Fetch it again"):
+        garbled.get(str(tmp_path / "source"), tmp_path / "target")
+    assert (tmp_path / "target").read_bytes() == b"old\n"
+    assert leftovers(tmp_path) == []
+
+
+def test_a_file_larger_than_the_free_space_is_refused(tmp_path: Path) -> None:
+    assert f"needs {1 << 60} bytes, but only" in pct_agent.check_target(tmp_path / "target", 1 << 60)
+    assert pct_agent.check_target(tmp_path / "target", 1) == ""
 
 
 def test_a_source_that_cannot_be_read_is_named_and_leaves_nothing(channel: Channel, tmp_path: Path) -> None:
