@@ -128,7 +128,7 @@ def inherited_of(python: Interpreter) -> dict[str, str]:
 
 
 def may_be(listed: str, pinned: str) -> bool:
-    """Whether a listed version may be the pinned one; a wheel's list may lack the local part, which the proof asks for."""
+    """Tell whether a listed version may be the pinned one: a list may lack the local part, which the proof asks for."""
     return not pinned or listed == pinned or ("+" not in listed and listed == pinned.partition("+")[0])
 
 
