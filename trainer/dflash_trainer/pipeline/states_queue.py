@@ -50,9 +50,11 @@ class StatesQueue:
         self._taken = self._released = 0
         self._closed = False
         self._changed = threading.Condition()
-        self._ring: Tensor | None = None
+        self._ring: list[Tensor] | None = None
         if device.type == "cuda":
-            self._ring = torch.empty(depth, ring.tokens * ring.width, dtype=ring.dtype, device=device)
+            # tensors of their own: autograd counts writes a tensor, and a view's count is that of all its views
+            room = ring.tokens * ring.width
+            self._ring = [torch.empty(room, dtype=ring.dtype, device=device) for _ in range(depth)]
             self._copies = torch.cuda.Stream(device)
             self._free = [torch.cuda.Event() for _ in range(depth)]
 
@@ -102,7 +104,7 @@ class StatesQueue:
         """Copy on a stream of our own, so that the target does not wait for the drafter's queued work."""
         assert self._ring is not None
         slot = loaded.work.turn % self.depth
-        buffer = self._ring[slot, : states_BSX.numel()].view(states_BSX.shape)
+        buffer = self._ring[slot][: states_BSX.numel()].view(states_BSX.shape)
         source = torch.cuda.current_stream(states_BSX.device) if states_BSX.is_cuda else None
         if source is not None:
             self._copies.wait_stream(source)
