@@ -73,7 +73,8 @@ class Look:
 def wanted(resolved: Mapping[str, Any]) -> list[Input]:
     """Return the inputs of a configuration that the trainer resolved; random weights are none."""
     needs = resolved["needs"]
-    return [Input(name, Path(needs[key])) for name, key in NEEDS if needs.get(key)]
+    given = [(name, str(needs.get(key) or "")) for name, key in NEEDS]
+    return [Input(name, Path(path)) for name, path in given if path and not path.startswith("random:")]
 
 
 def record_path(layout: Layout, path: Path) -> Path:
