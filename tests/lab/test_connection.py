@@ -96,6 +96,16 @@ def test_two_at_once_do_not_share(connect: Any, tmp_path: Path) -> None:
     assert agents[0] != agents[1]
 
 
+def test_an_open_way_is_for_the_same_login_only(connect: Any, tmp_path: Path) -> None:
+    options = {"pct_persist": 30, "ansible_control_path_dir": str(tmp_path)}
+    connection = connect(**options)
+    connection.exec_command("true")
+    connection.close()
+    assert len(sockets(tmp_path)) == 1
+    with pytest.raises(AnsibleConnectionFailure, match="is not root"):
+        connect(ansible_user="operator", **options).exec_command("true")
+
+
 def test_a_way_in_use_by_a_task_that_dies_is_not_lent_again(lab: Lab, connect: Any, tmp_path: Path) -> None:
     options = {"pct_persist": 30, "ansible_control_path_dir": str(tmp_path)}
     connection = connect(**options)
@@ -411,9 +421,11 @@ def test_case_05_a_stopped_container_is_named(lab: Lab, connect: Any, method: st
 def test_case_05_a_frozen_container_is_waited_for_only_so_long(lab: Lab, connect: Any) -> None:
     lab.pct("set", "201", "--lock", "backup")
     host.run_on_host(lab.layout, "lxc-freeze", "-n", "201")
+    started = time.monotonic()
     try:
         with pytest.raises(AnsibleConnectionFailure, match=r"did not answer within 2 s .*lock: backup.*pct_timeout"):
             connect(pct_vmid=201, pct_timeout=2, ansible_ssh_timeout=1).exec_command("true")
+        assert time.monotonic() - started < 60
     finally:
         host.run_on_host(lab.layout, "lxc-unfreeze", "-n", "201")
         lab.pct("unlock", "201")
