@@ -47,8 +47,8 @@ def test_all_well(smi: Smi) -> None:
     found = smi.survey()
     assert (found.state, len(found.gpus), found.problems) == ("ok", 8, ())
     assert found.gpus[0].total_mib == 143771
-    assert gpus.count_problem(found, 8) == ""
-    assert gpus.foreign_memory(found) == []
+    assert gpus.count_problem(found, range(8)) == ""
+    assert gpus.foreign_memory(found, range(8)) == []
     assert gpus.model(found) == "NVIDIA H200"
 
 
@@ -56,8 +56,8 @@ def test_case_54_seven_of_eight(smi: Smi) -> None:
     smi.gpus(7, files=8)
     found = smi.survey()
     assert found.problems == ("nvidia-smi lists 7 of 8 GPUs that have a device file",)
-    assert "has 7" in gpus.count_problem(found, 8)
-    assert "lists 7 of 8" in gpus.count_problem(found, 4)
+    assert "has 7" in gpus.count_problem(found, range(8))
+    assert "lists 7 of 8" in gpus.count_problem(found, range(4))
 
 
 def test_case_54_error_with_rc_0(smi: Smi) -> None:
@@ -66,7 +66,7 @@ def test_case_54_error_with_rc_0(smi: Smi) -> None:
     found = smi.survey()
     assert found.state == "unknown"
     assert "GPU is lost" in found.problems[0]
-    assert "could not be counted" in gpus.count_problem(found, 8)
+    assert "could not be counted" in gpus.count_problem(found, range(8))
 
 
 def test_case_54_error_in_one_cell(smi: Smi) -> None:
@@ -98,7 +98,7 @@ def test_case_55_no_process_listed_is_not_unused(smi: Smi) -> None:
     smi.gpus(2, used=70000)
     found = smi.survey()
     assert found.holders == ()
-    held = gpus.foreign_memory(found)
+    held = gpus.foreign_memory(found, range(8))
     assert len(held) == 2
     assert "70000 MiB in use by a process that cannot be seen from here" in held[0]
 
@@ -106,13 +106,23 @@ def test_case_55_no_process_listed_is_not_unused(smi: Smi) -> None:
 def test_foreign_holder_is_named_and_our_own_is_not(smi: Smi) -> None:
     smi.gpus(2, used=70000)
     smi.answer("apps", "GPU-0, 4711, python -m sglang, 69000\nGPU-1, 99, python, 69000\n")
-    held = gpus.foreign_memory(smi.survey(), own_pids={99})
+    held = gpus.foreign_memory(smi.survey(), range(8), own_pids={99})
     assert held == ["GPU 0 is held by python -m sglang (pid 4711, 69000 MiB)"]
+
+
+def test_a_gpu_that_the_run_does_not_use_is_no_concern(smi: Smi) -> None:
+    smi.gpus(2, used=70000)
+    smi.answer("apps", "GPU-1, 4711, python -m sglang, 69000\n")
+    first = gpus.indices({"gpus": 1, "devices": ["cpu", "cuda:0"]})
+    assert gpus.foreign_memory(smi.survey(), first, own_pids={1}) == []
+    assert "GPU 1 is held" in gpus.foreign_memory(smi.survey(), gpus.indices({"gpus": 1, "devices": ["cuda:1"]}))[0]
+    assert gpus.count_problem(smi.survey(), gpus.indices({"gpus": 1, "devices": ["cuda:1"]})) == ""
+    assert "box has 2" in gpus.count_problem(smi.survey(), gpus.indices({"gpus": 1, "devices": ["cuda:2"]}))
 
 
 def test_case_57_more_gpus_asked_than_there_are(smi: Smi) -> None:
     smi.gpus(2)
-    assert gpus.count_problem(smi.survey(), 8) == "the configuration asks for 8 GPUs, and the box has 2"
+    assert gpus.count_problem(smi.survey(), range(8)) == "the configuration asks for 8 GPUs, and the box has 2"
 
 
 def test_no_gpu_is_no_problem_for_a_cpu_run(tmp_path: Path) -> None:
@@ -121,7 +131,7 @@ def test_no_gpu_is_no_problem_for_a_cpu_run(tmp_path: Path) -> None:
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine has an NVIDIA driver")
     assert found.state == "none"
-    assert gpus.count_problem(found, 0) == ""
+    assert gpus.count_problem(found, range(0)) == ""
 
 
 def test_case_51_missing_uvm_is_named_as_the_cause(tmp_path: Path, smi: Smi) -> None:
@@ -133,7 +143,7 @@ def test_case_51_missing_uvm_is_named_as_the_cause(tmp_path: Path, smi: Smi) -> 
     (site / "torch" / "__init__.py").write_text(
         "def ones(*a, **k):\n    raise RuntimeError('CUDA unknown error - this may be due to a wrong environment')\n"
     )
-    found = gpus.probe_allocation(box.layout, "e1", 1, dev=smi.dev)
+    found = gpus.probe_allocation(box.layout, "e1", [0], dev=smi.dev)
     assert len(found) == 1
     assert "GPU 0 takes no allocation" in found[0]
     assert f"{smi.dev / 'nvidia-uvm'} is missing" in found[0]

@@ -106,7 +106,8 @@ def place(layout: Layout, selection: Selection, resolved: Mapping[str, Any], fou
     wanted = int(resolved["needs"].get("gpus") or 0)
     hardware = gpus.model(found) if wanted else cpu_model()
     if wanted and not hardware:
-        raise OpsError(gpus.count_problem(found, wanted), remedy="status.yml shows what the box sees")
+        short = gpus.count_problem(found, gpus.indices(resolved["needs"]))
+        raise OpsError(short, remedy="status.yml shows what the box sees")
     trainer = trainer_command.trainer_folder(layout, selection.release_id)
     kept = {
         section: {key: value for key, value in dict(resolved["config"].get(section) or {}).items() if key not in skip}

@@ -147,25 +147,35 @@ def _ended(
         return error
 
 
-def foreign_memory(found: Survey, *, own_pids: Collection[int] = ()) -> list[str]:
-    """Name each GPU whose memory somebody else holds, and the holder where it can be seen.
+def indices(needs: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return which GPUs a configuration uses, from its needs: the devices it names, else the first so many."""
+    named = {int(device.partition(":")[2] or 0) for device in needs.get("devices") or () if device.startswith("cuda")}
+    return tuple(sorted(named)) or tuple(range(int(needs.get("gpus") or 0)))
+
+
+def foreign_memory(found: Survey, used: Collection[int], *, own_pids: Collection[int] = ()) -> list[str]:
+    """Name each of the `used` GPUs whose memory somebody else holds, and the holder where it can be seen.
 
     nvidia-smi inside a container lists no process of another PID namespace, so an empty list proves nothing:
     the amount used decides.
     """
     problems = []
-    for gpu in found.gpus:
+    for gpu in (gpu for gpu in found.gpus if gpu.index in used):
         others = [holder for holder in found.holders if holder.uuid == gpu.uuid and holder.pid not in own_pids]
         if others:
             names = ", ".join(f"{holder.name} (pid {holder.pid}, {holder.used_mib or '?'} MiB)" for holder in others)
             problems.append(f"GPU {gpu.index} is held by {names}")
-    return problems if own_pids else [*problems, *(unseen_text(gpu) for gpu in unseen(found))]
+    return problems if own_pids else [*problems, *(unseen_text(gpu) for gpu in unseen(found, used))]
 
 
-def unseen(found: Survey) -> list[Gpu]:
-    """Return the GPUs whose memory is in use by no process that can be seen from here."""
+def unseen(found: Survey, used: Collection[int]) -> list[Gpu]:
+    """Return those of the `used` GPUs whose memory is in use by no process that can be seen from here."""
     seen = {holder.uuid for holder in found.holders}
-    return [gpu for gpu in found.gpus if gpu.uuid not in seen and (gpu.used_mib or 0) >= FOREIGN_MIB]
+    return [
+        gpu
+        for gpu in found.gpus
+        if gpu.index in used and gpu.uuid not in seen and (gpu.used_mib or 0) >= FOREIGN_MIB
+    ]
 
 
 def unseen_text(gpu: Gpu) -> str:
@@ -175,8 +185,9 @@ def unseen_text(gpu: Gpu) -> str:
     )
 
 
-def count_problem(found: Survey, wanted: int) -> str:
-    """Say when fewer GPUs can be used than the configuration asks for; empty when they suffice."""
+def count_problem(found: Survey, used: Sequence[int]) -> str:
+    """Say when fewer GPUs are there than the configuration uses; empty when they suffice."""
+    wanted = max(used, default=-1) + 1
     if wanted == 0 or (found.state == "ok" and len(found.gpus) >= wanted and not _lost(found)):
         return ""
     if found.state == "unknown":
@@ -192,7 +203,7 @@ def _lost(found: Survey) -> bool:
 PROBE = """
 import json, sys, torch
 out = []
-for index in range(int(sys.argv[1])):
+for index in json.loads(sys.argv[1]):
     try:
         x = torch.ones(1 << 20, device=f"cuda:{index}")
         torch.cuda.synchronize(index)
@@ -204,16 +215,21 @@ print(json.dumps(out))
 
 
 def probe_allocation(
-    layout: Layout, env_id: str, wanted: int, *, dev: Path = Path("/dev"), extra: Mapping[str, str] | None = None
+    layout: Layout,
+    env_id: str,
+    used: Sequence[int],
+    *,
+    dev: Path = Path("/dev"),
+    extra: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Allocate and add on each of `wanted` GPUs with the environment's own torch; return what went wrong."""
-    if wanted == 0:
+    """Allocate and add on each of the `used` GPUs with the environment's own torch; return what went wrong."""
+    if not used:
         return []
-    argv = [str(trainer_command.python_of(layout, env_id)), "-I", "-c", PROBE, str(wanted)]
+    argv = [str(trainer_command.python_of(layout, env_id)), "-I", "-c", PROBE, json.dumps(list(used))]
     values = {"PATH": trainer_command.SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": trainer_command.home(), **(extra or {})}
     done = _ended(argv, values, PROBE_SECONDS)
     if done is None:
-        return [f"an allocation on {wanted} GPUs did not end in {PROBE_SECONDS} s" + uvm_hint(dev)]
+        return [f"an allocation on {len(used)} GPUs did not end in {PROBE_SECONDS} s" + uvm_hint(dev)]
     if isinstance(done, OSError):
         return [f"the environment's python could not be started: {done}"]
     try:

@@ -12,6 +12,7 @@ from .paths import Layout
 from .processes import Process
 
 LISTEN = "0A"
+TORCH_LIBRARY = re.compile(r"/torch/(lib/)?[^/]+\.so(\.[^/]*)?$")
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -112,6 +113,11 @@ def mapped_files(pid: int) -> list[str]:
     except OSError:
         return []
     return sorted({line.split(None, 5)[5] for line in text.splitlines() if len(line.split(None, 5)) == 6})
+
+
+def torch_libraries(pid: int) -> list[str]:
+    """Return torch's own libraries among the files a process has mapped; others lie below a folder named torch too."""
+    return [path for path in mapped_files(pid) if TORCH_LIBRARY.search(path)]
 
 
 def executable(pid: int) -> str:

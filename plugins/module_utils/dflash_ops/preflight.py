@@ -106,19 +106,19 @@ def _session(layout: Layout, name: str) -> list[dict[str, str]]:
 def _gpus(
     layout: Layout, selection: Selection, needs: Mapping[str, Any], found: Survey, *, replacing: bool
 ) -> list[dict[str, str]]:
-    wanted = int(needs.get("gpus") or 0)
-    if not wanted:
+    used = gpus.indices(needs)
+    if not used:
         return []
-    short = gpus.count_problem(found, wanted)
+    short = gpus.count_problem(found, used)
     if short:
         return [problem("too-few-gpus", short, "change target.devices and drafter.devices, or free the GPUs")]
     own = {process.pid for processes in living.all_living(layout).values() for process in processes}
-    held = gpus.foreign_memory(found, own_pids=own)
+    held = gpus.foreign_memory(found, used, own_pids=own)
     if held:
         return [problem("gpu-held", text, "end it, or choose other devices") for text in held]
     if own and replacing:  # their memory is full: an allocation proves something after the stop only
         return []
-    return [_named_gpu_problem(text) for text in gpus.probe_allocation(layout, selection.env_id, wanted)]
+    return [_named_gpu_problem(text) for text in gpus.probe_allocation(layout, selection.env_id, used)]
 
 
 def _named_gpu_problem(text: str) -> dict[str, str]:
@@ -166,12 +166,12 @@ def facts(
     """Return what run.json says beside the launch itself."""
     env = files.read_json(layout.env(selection.env_id) / "env.json") or {}
     release = files.read_json(layout.release(selection.release_id) / "release.json") or {}
-    wanted = int(resolved["needs"].get("gpus") or 0)
+    used = gpus.indices(resolved["needs"])
     return {
         "host": socket.gethostname(),
         "config": resolved["config"],
         "needs": resolved["needs"],
-        "gpus": [gpu.name for gpu in found.gpus[:wanted]],
+        "gpus": [gpu.name for gpu in found.gpus if gpu.index in used],
         "driver": found.gpus[0].driver if found.gpus else None,
         "hardware": where.hardware if where else None,
         "lock_sha256": env.get("lock_sha256"),

@@ -285,7 +285,7 @@ def _gpu_rows(found: gpus.Survey, rows: Sequence[dict[str, Any]]) -> list[dict[s
 def real_files(main: processes.Process) -> tuple[str, str]:
     """Return the interpreter a process was started as and the torch library it has mapped (empty: none yet)."""
     argv = living.command_line(main.pid)
-    torch = next((path for path in living.mapped_files(main.pid) if "/torch/" in path and path.endswith(".so")), "")
+    torch = next(iter(living.torch_libraries(main.pid)), "")
     return (argv[0] if argv else ""), torch
 
 
@@ -379,11 +379,11 @@ def _leftovers(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
 
 
 def _gpu_problems(run: runs.Run, found: gpus.Survey) -> list[dict[str, str]]:
-    wanted = int(dict(run.record.get("needs") or {}).get("gpus") or 0)
-    if not wanted:
+    used = gpus.indices(dict(run.record.get("needs") or {}))
+    if not used:
         return []
     listed = [problem("gpu-trouble", text, "look at the host's kernel log (Xid)") for text in found.problems]
-    short = gpus.count_problem(found, wanted)
+    short = gpus.count_problem(found, used)
     return [problem("gpu-lost", short, failures.known("gpu-lost").remedy), *listed] if short else listed
 
 

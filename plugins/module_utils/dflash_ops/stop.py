@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import files, gpus, launch, living, processes, runs, status
@@ -205,18 +205,18 @@ def _prove(run: runs.Run, pids: set[int], ports: set[int]) -> tuple[Left, str]:
         if not (alive or still) or time.monotonic() > deadline:
             break
         time.sleep(0.2)
-    had = int(dict(run.record.get("needs") or {}).get("gpus") or 0)
+    had = gpus.indices(dict(run.record.get("needs") or {}))
     found = _settled(pids, had, seconds=max(0.0, deadline - time.monotonic())) if had else gpus.Survey(state="none")
-    left = Left(alive, _holding(found, pids), tuple(gpu.index for gpu in _unseen(found, had)), still)
+    left = Left(alive, _holding(found, pids), tuple(gpu.index for gpu in gpus.unseen(found, had)), still)
     return left, "; ".join(found.problems) if found.state == "unknown" else ""
 
 
-def _settled(pids: set[int], had: int, *, seconds: float) -> gpus.Survey:
+def _settled(pids: set[int], had: Sequence[int], *, seconds: float) -> gpus.Survey:
     """Ask the GPUs until they are free; the driver may need a moment to give memory back."""
     deadline = time.monotonic() + seconds
     while True:
         found = gpus.survey()
-        if not (_holding(found, pids) or _unseen(found, had)) or time.monotonic() >= deadline:
+        if not (_holding(found, pids) or gpus.unseen(found, had)) or time.monotonic() >= deadline:
             return found
         time.sleep(0.5)
 
@@ -224,11 +224,3 @@ def _settled(pids: set[int], had: int, *, seconds: float) -> gpus.Survey:
 def _holding(found: gpus.Survey, pids: set[int]) -> tuple[int, ...]:
     """Return which of `pids` still hold GPU memory."""
     return tuple(holder.pid for holder in found.holders if holder.pid in pids and processes.look(holder.pid))
-
-
-def _unseen(found: gpus.Survey, had: int) -> list[gpus.Gpu]:
-    """Return the run's GPUs (the first `had`, free at its launch) that are in use by nobody who can be seen.
-
-    nvidia-smi in a container lists no process of it, so an empty list of holders proves nothing.
-    """
-    return [gpu for gpu in gpus.unseen(found) if gpu.index < had]

@@ -136,7 +136,7 @@ def _process(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
 
 def _foreign_torch(pid: int, env: Path) -> list[dict[str, str]]:
     """Name torch libraries that the process has mapped from elsewhere than the environment's proof found them."""
-    libraries = [path for path in living.mapped_files(pid) if "/torch/" in path and ".so" in path]
+    libraries = living.torch_libraries(pid)
     proved = str(
         dict(dict((files.read_json(env / "env.json") or {}).get("proof") or {}).get("torch") or {}).get("file") or ""
     )
