@@ -109,6 +109,18 @@ def test_case_46_damaged_files_are_found_named_and_made_again(
     assert "dropped inductor/l2-s1: it is damaged" in said(progress)
 
 
+def test_a_kernel_choice_measured_again_is_no_damage_and_a_broken_one_is(box: Box, progress: Progress) -> None:
+    where = place(box, box.select())
+    choice = box.layout.cache(where.cache_id) / "inductor" / "f3" / "036e.best_config"
+    choice.parent.mkdir(parents=True)
+    choice.write_text('{"XBLOCK": 1, "configs_hash": "aa", "time_taken_ms": 29}')
+    make(box, progress)
+    choice.write_text('{"XBLOCK": 2, "configs_hash": "aa", "time_taken_ms": 131}')
+    assert cache.look(box.layout, where).warm
+    choice.write_text('{"XBLOCK": 2, "config')
+    assert cache.look(box.layout, where).damaged == ("inductor/f3/036e.best_config",)
+
+
 def test_case_46_cache_that_crashes_its_reader_is_set_aside_once(box: Box, progress: Progress) -> None:
     make(box, progress)
     where = place(box, box.select())
