@@ -88,6 +88,7 @@ def measure(rows: int, length: int, anchors: int, arguments: argparse.Namespace)
         "data.batch_tokens": rows * length,
         "objective.num_anchors": anchors,
     }
+    torch._dynamo.reset()  # the limit of variants is made for the buckets of one run, not for ten points
     config = load_config(arguments.config, [f"{key}={value}" for key, value in values.items()])
     try:
         result: dict[str, Any] = bench_drafter(config, arguments.repeats)["results"][0]

@@ -9,8 +9,8 @@ import torch
 from dflash_trainer.config import OptimizerConfig
 from dflash_trainer.errors import InputError
 from dflash_trainer.optim.masters import Masters
+from dflash_trainer.optim.owners import divide
 from dflash_trainer.optim.schedule import learning_rate, total_steps
-from dflash_trainer.pipeline.exchange import divide
 
 
 def rates(total: int, **values: object) -> list[float]:

@@ -23,6 +23,8 @@ from dflash_trainer.model.anchors import draw_anchors
 from dflash_trainer.objective import draft_loss
 from dflash_trainer.objective.head import HeadProducts
 from dflash_trainer.objective.loss import prepared_head
+from dflash_trainer.optim.fused_masters import make_masters
+from dflash_trainer.optim.owners import divide
 from dflash_trainer.target import Target, load_target
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ def run_warmup(config: Config, report: Path, *, say: Say = print) -> dict[str, A
     drafters = [place_drafter(config, targets[0], device) for device in config.drafter.devices]
     loaded = time.perf_counter()
     shapes = warm(config, targets, drafters, say=say)
+    warm_optimizer(config, drafters, say=say)
     counters = {name: value - before[name] for name, value in compile_guard.cache_counters().items()}
     result = {
         "ok": True,
@@ -109,6 +112,19 @@ def run_warmup(config: Config, report: Path, *, say: Say = print) -> dict[str, A
     }
     _write_atomically(report, result)
     return result
+
+
+def warm_optimizer(config: Config, drafters: Sequence[DrafterSite], *, say: Say = print) -> None:
+    """Compile the update of every part of the weights; a run does that when it makes its masters."""
+    parts = divide({name: p.numel() for name, p in drafters[0].drafter.named_parameters()}, len(drafters))
+    for number, (site, names) in enumerate(zip(drafters, parts, strict=True)):
+        if site.device.type == "cuda":
+            say(f"compiling optimizer[{number}] {site.device}")
+            _enter(site.device)
+            weights = dict(site.drafter.named_parameters())
+            with compile_guard.named_compile_failures():
+                make_masters({name: weights[name] for name in names}, config.optimizer, borrows=len(drafters) == 1)
+            _finish(site.device)
 
 
 def place_drafter(config: Config, target: Target, device: str) -> DrafterSite:

@@ -19,6 +19,7 @@ from dflash_trainer.config import OptimizerConfig
 from dflash_trainer.optim.clipping import device_scale, host_scale
 from dflash_trainer.optim.fused_masters import make_masters
 from dflash_trainer.optim.masters import Masters
+from dflash_trainer.optim.owners import divide
 from dflash_trainer.pipeline.drafter_worker import DrafterWorker
 
 P = ParamSpec("P")
@@ -130,17 +131,6 @@ class Exchange:
                 replica = drafter.parameters[name]
                 if replica.data_ptr() != master.data_ptr():
                     replica.copy_(master, non_blocking=True)
-
-
-def divide(sizes: Mapping[str, int], owners: int) -> list[list[str]]:
-    """Names for each owner: the largest first, each to the owner that has least."""
-    parts: list[list[str]] = [[] for _ in range(owners)]
-    loads = [0] * owners
-    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
-        owner = loads.index(min(loads))
-        parts[owner].append(name)
-        loads[owner] += sizes[name]
-    return parts
 
 
 def _mean_norm(norms: Sequence[_Norm], weight: float) -> float:
