@@ -14,15 +14,17 @@ import atexit
 import contextlib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible import constants
+from ansible import constants, context
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible.utils.vars import load_extra_vars
 
 REPO = Path(__file__).resolve().parents[2]
 MODULE_UTILS = str(REPO / "plugins/module_utils")
@@ -34,6 +36,9 @@ from dflash_ops.container_number import Named
 
 # what Ansible's ssh connection puts before the words of ssh
 PREFIX = re.compile(r"^(Failed to connect to the host via ssh|Data could not be sent to remote host .* over ssh): ")
+# a command for people to type next, and the words of this one that it needs as well
+HINT = re.compile(r"\.venv/bin/ansible-playbook(?= \S+\.yml)")
+BOX_NAMES = ("dflash_root", "dflash_workspace")
 PLAYBOOK = os.getpid()  # Ansible loads its plugins before it forks
 
 
@@ -43,6 +48,11 @@ def tell_what_goes_on() -> None:
     if os.getpid() == PLAYBOOK:
         for line in going_on.left(Path(constants.DEFAULT_LOCAL_TMP)):
             Display().display(line, stderr=True)
+
+
+def shortest(path: str) -> str:
+    """Return a path as one would type it here."""
+    return min((path, os.path.relpath(path)), key=len) if path.startswith("/") else path
 
 
 class ActionModule(ActionBase):
@@ -83,9 +93,16 @@ class ActionModule(ActionBase):
             self.show("\n".join([f"{task_vars['inventory_hostname']}:", *lines]))
 
     def show(self, text: str) -> None:
-        """Print, whole also when somebody presses Ctrl-C at this moment."""
+        """Print, whole also when Ctrl-C comes at this moment; a command names the box as it was named here."""
         with going_on.unbroken():
-            Display().display(text)
+            Display().display(HINT.sub(lambda found: shlex.join([found.group(), *self.box_words()]), text))
+
+    def box_words(self) -> list[str]:
+        """Return what was typed to say which box: the inventory, and where things lie on it."""
+        given = [str(one) for one in context.CLIARGS.get("inventory") or ()]
+        typed = load_extra_vars(self._loader)
+        words = [] if given == constants.DEFAULT_HOST_LIST else [w for one in given for w in ("-i", shortest(one))]
+        return words + [w for name in BOX_NAMES if name in typed for w in ("-e", f"{name}={shlex.quote(str(typed[name]))}")]
 
     def proxmox_hosts(self, task_vars: Mapping[str, Any]) -> list[Named]:
         """Return the Proxmox hosts of the inventory, each with the container that it names."""

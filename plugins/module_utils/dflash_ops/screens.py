@@ -260,6 +260,7 @@ def prune_screen(plan: Mapping[str, Any], *, done: bool) -> list[str]:
     """Return what was or would be removed, and what stays and why."""
     total = space.human(sum(item["bytes"] for item in plan["remove"]))
     verb = "removed" if done else "would remove"
-    lines = [f"{verb} {len(plan['remove'])} things, {total}"]
+    count = len(plan["remove"])
+    lines = [f"{verb} {count} {'thing' if count == 1 else 'things'}, {total}"]
     lines += [f"  - {item['path']} ({item['reason']}, {space.human(item['bytes'])})" for item in plan["remove"]]
     return [*lines, *(f"  + {item['path']} stays: {item['reason']}" for item in plan["keep"])]
