@@ -102,7 +102,9 @@ class ActionModule(ActionBase):
         given = [str(one) for one in context.CLIARGS.get("inventory") or ()]
         typed = load_extra_vars(self._loader)
         words = [] if given == constants.DEFAULT_HOST_LIST else [w for one in given for w in ("-i", shortest(one))]
-        return words + [w for name in BOX_NAMES if name in typed for w in ("-e", f"{name}={shlex.quote(str(typed[name]))}")]
+        for name in BOX_NAMES:
+            words += ["-e", f"{name}={shlex.quote(str(typed[name]))}"] if name in typed else []
+        return words
 
     def proxmox_hosts(self, task_vars: Mapping[str, Any]) -> list[Named]:
         """Return the Proxmox hosts of the inventory, each with the container that it names."""
