@@ -98,6 +98,7 @@ def main() -> int:
     given = parse()
     life = Life(given, list(given.set))
     life.root.mkdir(parents=True, exist_ok=True)
+    given.json.write_text("{}\n", encoding="utf-8")  # a path that cannot be written is told now
     if given.random_data:
         folder = life.root / "random-data"
         words = [given.python, "-c", WRITE_RANDOM, str(REPO / "trainer"), str(folder), str(given.random_data)]

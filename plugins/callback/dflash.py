@@ -15,7 +15,10 @@ extends_documentation_fragment:
   - result_format_callback
 """
 
+import contextlib
+import os
 import re
+import signal
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -28,6 +31,12 @@ class CallbackModule(Default):  # type: ignore[misc]
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
     CALLBACK_NAME = "dflash"
+
+    def __init__(self) -> None:
+        """End with whoever reads the output (`| head`), as other programs do: Ansible would wait for ever."""
+        super().__init__()
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.register_at_fork(after_in_child=ignore_closed_pipes)
 
     def _handle_exception(self, result: MutableMapping[str, Any], use_stderr: bool = False) -> None:
         """Leave out the error whose message the result has."""
@@ -43,7 +52,15 @@ class CallbackModule(Default):  # type: ignore[misc]
         told = self._current_task_result
         if self._display.verbosity or not told or not told.exception:
             return False
-        return str(told.task.action).startswith("dflash_") and "msg" in result and "module_stdout" not in result
+        broke_off = re.match(r"Task failed: (?!Action failed: )", str(result.get("msg")))
+        ours = str(told.task.action).startswith("dflash_") and "msg" in result and "module_stdout" not in result
+        return ours and not broke_off
+
+
+def ignore_closed_pipes() -> None:
+    """In Ansible's workers a pipe that closed is an error of its task."""
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
 def refusal(result: MutableMapping[str, Any]) -> str:

@@ -117,8 +117,9 @@ def test_a_kernel_choice_measured_again_is_no_damage_and_a_broken_one_is(box: Bo
     make(box, progress)
     choice.write_text('{"XBLOCK": 2, "configs_hash": "aa", "time_taken_ms": 131}')
     assert cache.look(box.layout, where).warm
-    choice.write_text('{"XBLOCK": 2, "config')
-    assert cache.look(box.layout, where).damaged == ("inductor/f3/036e.best_config",)
+    for broken in ('{"XBLOCK": 2, "config', '["configs_hash"]', "[" * 100_000):
+        choice.write_text(broken)
+        assert cache.look(box.layout, where).damaged == ("inductor/f3/036e.best_config",)
 
 
 def test_case_46_cache_that_crashes_its_reader_is_set_aside_once(box: Box, progress: Progress) -> None:
@@ -504,7 +505,14 @@ def test_prune_keeps_a_cache_that_somebody_makes_and_one_that_waits_for_a_wipe(b
 
 @pytest.mark.parametrize(
     "name",
-    ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR", "TORCHINDUCTOR_FORCE_DISABLE_CACHES", "PYTHONPATH"],
+    [
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TRITON_CACHE_DIR",
+        "TMPDIR",
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES",
+        "PYTHONPATH",
+        "CUDA_VISIBLE_DEVICES",
+    ],
 )
 def test_nobody_moves_the_cache_out_of_the_root_or_switches_it_off(name: str) -> None:
     with pytest.raises(OpsError, match=f"training_run_environment holds {name}, which the box sets itself"):

@@ -110,8 +110,11 @@ def test_an_interrupted_build_goes_on_is_attached_to_and_can_be_ended(
     assert idle.finish() == 0
     assert f"nothing was ever launched here; {job} (build environment" in idle.words
     assert f"goes on; -e job={job} ends that" in idle.words
+    follower = Terminal(*build, cwd=repo)
+    follower.read_until(f"attached to {job}")
     ended = Terminal(*stop, "-e", f"job={job}", cwd=repo)
-    assert ended.finish() == 0
+    assert ended.finish() == 0, ended.said
+    assert follower.finish() == 2
     assert f"ended {job} (build environment" in ended.words
     assert jobs.poll(layout, job).state == "failed"
     assert processes.marked(jobs.mark_of(layout, job), mark=jobs.JOB_MARK) == []

@@ -268,6 +268,7 @@ def test_case_31_finished_failed_and_running_are_told_apart(box: Box) -> None:
     assert [box.state(run) for run in (done, crashed)] == ["finished", "failed"]
     offers = [set(status.snapshot(box.layout, run_id=run.run_id)["commands"]) for run in (done, crashed, going)]
     over = {"log", "status", "start"}
+    assert "test.how=exit3" in status.snapshot(box.layout, run_id=crashed.run_id)["commands"]["start"]
     assert offers == [over, over, {"attach", "log", "status", "stop"}]
     assert done.log.read_text().endswith("ended with rc 0\n")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, until
-from dflash_ops import compare, history, known_good, screens, status
+from dflash_ops import compare, history, known_good, metrics, screens, status
 
 
 @pytest.fixture
@@ -45,6 +45,13 @@ def test_the_best_speed_is_the_same_on_every_screen(box: Box) -> None:
         known_good.entry_of(box.layout, run, by="me")["speed"]["best_tok_s"],
     ]
     assert told == [900.0] * 4
+
+
+def test_the_best_speed_is_that_of_any_steps_in_a_row_and_never_falls() -> None:
+    pace = [{"tok_s": value} for value in [50] * 5 + [100] * 10 + [50] * 25]
+    best = [metrics.speed(pace[:count], window=10).best or 0 for count in range(10, len(pace) + 1)]
+    assert best[-1] == 100.0
+    assert best == sorted(best)
 
 
 def test_a_run_compared_with_itself_is_said_to_be_the_same(box: Box) -> None:

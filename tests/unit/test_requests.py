@@ -14,6 +14,7 @@ import pytest
 from boxes import Box, until
 from dflash_ops import (
     cache_request,
+    history,
     jobs,
     known_good,
     launch,
@@ -186,6 +187,14 @@ def test_a_rollback_never_goes_on_from_the_run_that_it_marks_bad_or_from_what_ca
     back = killed(box, mark_bad=[bad.run_id], origin={"rollback_to": good.run_id})
     assert back.record["resume_from"] == good.run_id
     assert killed(box).record["resume_from"] == back.run_id
+
+
+def test_a_damaged_record_of_another_run_stands_in_nobodys_way(box: Box) -> None:
+    other, good, bad = (killed(box) for _ in range(3))
+    (other.folder / "run.json").write_text("")
+    back = killed(box, mark_bad=[bad.run_id], origin={"rollback_to": good.run_id})
+    assert back.record["resume_from"] == good.run_id
+    assert [row["run_id"] for row in history.listing(box.layout)] == [good.run_id, bad.run_id, back.run_id]
 
 
 def test_a_rollback_goes_on_from_the_known_good_run_itself_whatever_that_once_went_on_from(box: Box) -> None:

@@ -81,3 +81,16 @@ def test_each_problem_its_remedy_and_the_end_of_a_log_have_a_line_of_their_own(r
 def test_nothing_is_printed_by_debug(repo: Path) -> None:
     files = [*repo.glob("roles/*/tasks/*.yml"), *repo.glob("playbooks/**/*.yml")]
     assert [file.name for file in files if DEBUG.search(file.read_text())] == []
+
+def test_a_reader_who_has_read_enough_ends_the_playbook(repo: Path, tmp_path: Path) -> None:
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    words = f"{program} playbooks/status.yml -e dflash_root={tmp_path}/root | head -n 1"
+    done = subprocess.run(["bash", "-c", words], cwd=repo, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0
+
+
+def test_what_breaks_off_is_told_with_its_place(repo: Path, tmp_path: Path) -> None:
+    (tmp_path / "vars.yml").write_text('dflash_overrides: ["optimizer.max_steps={{ stepz }}"]\n')
+    told = typed(repo, tmp_path / "root", "deploy.yml", "-e", f"@{tmp_path}/vars.yml")
+    assert "'stepz' is undefined" in told
+    assert "vars.yml:1" in told

@@ -10,6 +10,8 @@ import pytest
 from dflash_ops import words
 from dflash_ops.errors import OpsError
 
+LOCKS = Path(__file__).resolve().parents[2] / "trainer" / "locks"
+
 GOOD: dict[str, Any] = {
     "dflash_root": "~/.local/share/dflash",
     "dflash_workspace": "",
@@ -52,6 +54,9 @@ def test_good_words_pass(repo: Path) -> None:
         ("python_env_lock_file", "/nonexistent", "No such file or directory on the controller"),
         ("python_env_lock_file", "/", "Is a directory on the controller"),
         ("python_env_lock_file", __file__, "is not a complete lock"),
+        ("python_env_lock_file", "~nobody-of-this-name/x.lock", "cannot be read as text"),
+        ("python_env_lock_file", "/tmp/a\0b", "cannot be read as text"),
+        ("python_env_lock_file", str(LOCKS / "cu128.lock"), "is a lock for the profile cu128; set dflash_profile="),
         ("python_env_wheelhouse", "/nonexistent", "is no folder on the controller"),
         ("python_env_wheelhouse", __file__, "is a file on the controller"),
         ("training_run_label", "///", "training_run_label"),

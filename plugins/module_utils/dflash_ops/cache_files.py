@@ -78,9 +78,10 @@ def damaged(folder: Path, listed: Mapping[str, Any]) -> Iterator[str]:
 def _is_configuration(path: Path) -> bool:
     """Whether a file is whole: a JSON object that says of which kernel it is."""
     try:
-        return "configs_hash" in json.loads(path.read_text())
-    except (ValueError, TypeError):
+        told = json.loads(path.read_text())
+    except (ValueError, RecursionError):
         return False
+    return isinstance(told, dict) and "configs_hash" in told
 
 
 def foreign(folder: Path, uid: int) -> Path | None:

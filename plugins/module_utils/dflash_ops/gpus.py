@@ -226,7 +226,8 @@ def probe_allocation(
     if not used:
         return []
     argv = [str(trainer_command.python_of(layout, env_id)), "-I", "-c", PROBE, json.dumps(list(used))]
-    values = {"PATH": trainer_command.SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": trainer_command.home(), **(extra or {})}
+    values = {"PATH": trainer_command.SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": trainer_command.home()}
+    values |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(extra or {})}
     done = _ended(argv, values, PROBE_SECONDS)
     if done is None:
         return [f"an allocation on {len(used)} GPUs did not end in {PROBE_SECONDS} s" + uvm_hint(dev)]

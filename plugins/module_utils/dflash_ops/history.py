@@ -46,11 +46,9 @@ def listing(layout: Layout, *, last: int = 0) -> list[dict[str, Any]]:
     good = known_good.latest(layout) or {}
     bad = known_good.read(layout)["bad"]
     wanted = runs.run_ids(layout)[-last:] if last else runs.run_ids(layout)
+    listed = [run for run_id in wanted if (run := runs.readable(layout, run_id))]
     return [
-        row_of(
-            runs.load(layout, run_id), current=current.run_id if current else "", good=good.get("run_id", ""), bad=bad
-        )
-        for run_id in wanted
+        row_of(run, current=current.run_id if current else "", good=good.get("run_id", ""), bad=bad) for run in listed
     ]
 
 

@@ -45,14 +45,13 @@ class Speed:
 
 
 def speed(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> Speed:
-    """Return the speed over the last `window` steps, and the best of all whole blocks of `window` steps."""
+    """Return the speed over the last `window` steps, and the best that any `window` steps in a row had."""
     values = numbers(rows, "tok_s")
     if not values:
         return Speed(now=None, best=None, steps=0)
     last = statistics.median(values[-window:])
-    blocks = [values[i : i + window] for i in range(0, len(values), window)]
-    full = [statistics.median(block) for block in blocks if len(block) == window] or [last]
-    return Speed(now=round(last, 1), best=round(max(*full, last), 1), steps=len(values))
+    best = max((statistics.median(values[i - window : i]) for i in range(window, len(values) + 1)), default=last)
+    return Speed(now=round(last, 1), best=round(best, 1), steps=len(values))
 
 
 def allocator_flat(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> bool | None:

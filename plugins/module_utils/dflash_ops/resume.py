@@ -53,8 +53,8 @@ def source(
         back_to: the run that a rollback goes back to; then only the runs of that state and what it came of count.
     """
     for run_id in _of_state(layout, back_to) if back_to else reversed(runs.run_ids(layout)):
-        run = runs.load(layout, run_id)
-        if run.record.get("resume_identity") != identity or tainted(layout, run, bad, proved):
+        run = runs.readable(layout, run_id)
+        if run is None or run.record.get("resume_identity") != identity or tainted(layout, run, bad, proved):
             continue
         if run.read("state.json").get("phase") == "finished":
             return None
@@ -78,22 +78,27 @@ def lineage(layout: Layout, run: runs.Run) -> list[str]:
         found.append(before)
         if before not in known:
             break
-        run = runs.load(layout, before)
+        earlier = runs.readable(layout, before)
+        if earlier is None:
+            break
+        run = earlier
     return found
 
 
 def _of_state(layout: Layout, run_id: str) -> list[str]:
     """Return the runs that were rolled back to `run_id`, newest first, then itself, then what it went on from."""
     known = runs.run_ids(layout)
-    again = [other for other in reversed(known) if runs.rolled_back_to(runs.load(layout, other)) == run_id]
+    others = [run for other in reversed(known) if (run := runs.readable(layout, other))]
+    again = [other.run_id for other in others if runs.rolled_back_to(other) == run_id]
     own = lineage(layout, runs.load(layout, run_id)) if run_id in known else []
     return [*again, *(other for other in own if other in known)]
 
 
 def finished_before(layout: Layout, run: runs.Run) -> str:
     """Return the newest earlier run of the same identity when it came to its end by itself; else nothing."""
+    identity = run.record.get("resume_identity")
     for run_id in reversed(runs.run_ids(layout)):
-        other = runs.load(layout, run_id)
-        if run_id != run.run_id and other.record.get("resume_identity") == run.record.get("resume_identity"):
+        other = runs.readable(layout, run_id) if run_id != run.run_id else None
+        if other is not None and other.record.get("resume_identity") == identity:
             return run_id if other.read("state.json").get("phase") == "finished" else ""
     return ""

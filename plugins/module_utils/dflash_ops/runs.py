@@ -95,6 +95,14 @@ def load(layout: Layout, run_id: str) -> Run:
     return Run(run_id=run_id, folder=folder, record=record)
 
 
+def readable(layout: Layout, run_id: str) -> Run | None:
+    """Return a run; None when its record is damaged, which must not stand in the way of the others."""
+    try:
+        return load(layout, run_id)
+    except OpsError:
+        return None
+
+
 def current(layout: Layout) -> Run | None:
     """Return the run that `current` points at; None when nothing was launched or its folder is gone."""
     run_id = current_target(layout).name

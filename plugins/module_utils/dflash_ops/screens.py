@@ -263,4 +263,6 @@ def prune_screen(plan: Mapping[str, Any], *, done: bool) -> list[str]:
     count = len(plan["remove"])
     lines = [f"{verb} {count} {'thing' if count == 1 else 'things'}, {total}"]
     lines += [f"  - {item['path']} ({item['reason']}, {space.human(item['bytes'])})" for item in plan["remove"]]
+    if plan["remove"] and not done:
+        lines.append("  .venv/bin/ansible-playbook playbooks/prune.yml -e prune_confirm=true removes them")
     return [*lines, *(f"  + {item['path']} stays: {item['reason']}" for item in plan["keep"])]

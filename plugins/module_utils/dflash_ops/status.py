@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shlex
 import signal
 import time
@@ -296,8 +297,17 @@ def commands(layout: Layout, run: runs.Run, state: str) -> dict[str, str]:
         "status": ".venv/bin/ansible-playbook playbooks/status.yml",
     }
     if state not in LIVE:
-        return {**read, "start": ".venv/bin/ansible-playbook relaunch.yml"}
+        return {**read, "start": f".venv/bin/ansible-playbook relaunch.yml{as_launched(run)}"}
     return {**_attach(layout, run), **read, "stop": ".venv/bin/ansible-playbook playbooks/stop.yml"}
+
+
+def as_launched(run: runs.Run) -> str:
+    """Return the words that start this very configuration again, where it was changed for one run."""
+    overrides = run.record.get("overrides")
+    if not overrides:
+        return ""
+    typed = {"dflash_config": run.record.get("config_file"), "dflash_overrides": overrides}
+    return f" -e {shlex.quote(json.dumps(typed))} -e training_run_label={run.record.get('label')}"
 
 
 def _attach(layout: Layout, run: runs.Run) -> dict[str, str]:

@@ -23,7 +23,7 @@ CONFIG_SECONDS = 60
 # What places the compile cache and the code, and what would switch the cache off: no run may have its own.
 OURS = re.compile(
     r"TORCHINDUCTOR_(CACHE_DIR|FORCE_DISABLE_CACHES|FX_GRAPH_CACHE|AUTOGRAD_CACHE)|TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE"
-    r"|TRITON_(CACHE_DIR|ALWAYS_COMPILE|HOME)|FLA_CACHE_(DIR|RESULTS)|TMPDIR|PYTHONPATH|PYTHONHOME|DFLASH_.*"
+    r"|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|TRITON_(CACHE_DIR|ALWAYS_COMPILE|HOME)|FLA_CACHE_(DIR|RESULTS)|TMPDIR|PYTHONPATH|PYTHONHOME|DFLASH_.*"
 )
 
 
@@ -92,7 +92,8 @@ def check_extra(extra: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
             raise OpsError(
                 f"training_run_environment holds {name}, which the box sets itself: prewarm and run share code and "
                 "compile cache.",
-                remedy=f"leave {name} out; the compile cache lies below dflash_root",
+                remedy=f"leave {name} out; the compile cache lies below dflash_root, and target.devices and "
+                "drafter.devices name the GPUs",
             )
     return tuple(sorted((name, str(value)) for name, value in extra.items()))
 
@@ -120,6 +121,8 @@ def environment(
         "TMPDIR": str(layout.tmp),
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
+        # GPU N is nvidia-smi's N, also on a box of different models.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
     if cache is not None:
         values |= {

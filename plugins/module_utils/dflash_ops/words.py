@@ -61,7 +61,7 @@ def problems(words: Mapping[str, Any], repo: Path) -> list[str]:
         if name in checks
         for text in checks[name](value)
     ]
-    return [without_password(text) for text in found]
+    return [without_password(text) for text in [*found, *profile_of_lock_problems(words)]]
 
 
 def raised(check: Callable[[str], Any], value: Any) -> list[str]:
@@ -168,16 +168,27 @@ def find_links_problems(value: Any) -> list[str]:
 
 def lock_file_problems(value: Any) -> list[str]:
     """Want a lock that can be read here and is complete."""
-    path = Path(str(value)).expanduser()
     try:
+        path = Path(str(value)).expanduser()
         lockfile.require_complete(path.read_text(), name=path.name)
     except OSError as error:
         return [f"{error.strerror} on the controller; give the path of a lock, as those in trainer/locks"]
-    except UnicodeDecodeError:
-        return ["is no text; give the path of a lock, as those in trainer/locks"]
     except OpsError as error:
         return [str(error)]
+    except (ValueError, RuntimeError):  # no text, a NUL in the path, ~ of nobody
+        return ["cannot be read as text; give the path of a lock, as those in trainer/locks"]
     return []
+
+
+def profile_of_lock_problems(words: Mapping[str, Any]) -> list[str]:
+    """Want a lock that was made for the profile; an image that brings its torch may have either."""
+    value, profile = words.get("python_env_lock_file"), words.get("dflash_profile")
+    if not value or profile not in ("cpu", "cu128") or lock_file_problems(value):
+        return []
+    made_for = lockfile.parse(Path(str(value)).expanduser().read_text()).profile
+    if made_for == profile:
+        return []
+    return [f"python_env_lock_file={value!r}: is a lock for the profile {made_for}; set dflash_profile={made_for}"]
 
 
 def wheelhouse_problems(value: Any) -> list[str]:
