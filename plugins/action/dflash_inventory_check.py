@@ -18,6 +18,7 @@ DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 from dflash_ops import space, verb_words, words
 from dflash_ops.container_number import meant
 from dflash_ops.errors import OpsError
+from dflash_ops.paths import at_home
 
 REPO: Path = DflashAction.repo
 ROLES = sorted(path.name for path in (REPO / "roles").iterdir() if (path / "meta/argument_specs.yml").is_file())
@@ -146,7 +147,7 @@ def files_instead_of_folders(given: Mapping[str, Any], found: list[str]) -> list
         if given.get(name) in (None, "", words.AUTO) or any(text.startswith(name) for text in found):
             continue
         try:
-            space.refuse_file(Path(given[name]).expanduser(), name)
+            space.refuse_file(at_home(given[name]), name)
         except OpsError as error:
             told.append(str(error))
     return told

@@ -17,7 +17,7 @@ from .errors import OpsError
 from .fingerprint import Drift
 from .interpreters import Interpreter
 from .lockfile import Lock
-from .paths import Layout
+from .paths import Layout, at_home
 
 PROFILES = ("cpu", "cu128", "preinstalled")
 # What a rented image brings and the `preinstalled` profile takes from it, when the versions are the pinned ones.
@@ -62,9 +62,9 @@ class Spec:
                 f"dflash_profile={want['profile']} is unknown.", remedy=f"choose one of {', '.join(PROFILES)}"
             )
         lock = lockfile.require_complete(want["lock"], name=want["lock_name"])
-        folders = [Path(one).expanduser() for one in want["find_links"]]
+        folders = [at_home(one) for one in want["find_links"]]
         wheelhouse = layout.root / "wheelhouse"
-        cache = Path(want["cache_dir"]).expanduser() if want["cache_dir"] else layout.root / "uv-cache"
+        cache = at_home(want["cache_dir"]) if want["cache_dir"] else layout.root / "uv-cache"
         return cls(
             profile=want["profile"],
             lock=lock,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import trainer_command
-from .paths import Layout
+from .paths import Layout, home
 
 QUERY = ("index", "uuid", "name", "driver_version", "memory.total", "memory.used", "utilization.gpu")
 SMI_SECONDS = 20
@@ -226,7 +226,7 @@ def probe_allocation(
     if not used:
         return []
     argv = [str(trainer_command.python_of(layout, env_id)), "-I", "-c", PROBE, json.dumps(list(used))]
-    values = {"PATH": trainer_command.SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": trainer_command.home()}
+    values = {"PATH": trainer_command.SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": home()}
     values |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(extra or {})}
     done = _ended(argv, values, PROBE_SECONDS)
     if done is None:

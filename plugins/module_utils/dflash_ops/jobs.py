@@ -15,7 +15,6 @@ import importlib
 import importlib.resources
 import json
 import os
-import pwd
 import re
 import secrets
 import shutil
@@ -31,7 +30,7 @@ from typing import Any
 
 from . import files, processes, space
 from .errors import OpsError
-from .paths import Layout
+from .paths import Layout, home
 
 JOB_MARK = "DFLASH_JOB"
 STOPS = "stop-"  # what the job that stops a run is named
@@ -111,7 +110,7 @@ class Progress:
 def plain_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the explicit environment a job starts from: nothing of the caller's but a proxy and its home."""
     kept = {name: value for name, value in os.environ.items() if name.lower() in PROXY_NAMES}
-    base = {"PATH": PLAIN_PATH, "HOME": pwd.getpwuid(os.getuid()).pw_dir, "LANG": "C.UTF-8", "PYTHONNOUSERSITE": "1"}
+    base = {"PATH": PLAIN_PATH, "HOME": home(), "LANG": "C.UTF-8", "PYTHONNOUSERSITE": "1"}
     return {**kept, **base, **(extra or {})}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from . import files, jobs, living, processes, resume, runs, secrets_file, tmux, trainer_command
 from .errors import OpsError
-from .paths import Layout
+from .paths import Layout, home
 from .start_script import start_script
 from .trainer_command import Selection
 
@@ -100,7 +100,7 @@ def server(layout: Layout) -> tmux.Server:
     """Return our own tmux server: its socket lies under the root, and it inherits nothing."""
     values = {
         "PATH": trainer_command.SYSTEM_PATH,
-        "HOME": trainer_command.home(),
+        "HOME": home(),
         "LANG": "C.UTF-8",
         "TERM": "screen-256color",
         "SHELL": "/bin/sh",
@@ -188,7 +188,7 @@ def wait_process(run: runs.Run, *, seconds: float = APPEAR_SECONDS) -> processes
 
 
 def _clean_shell() -> list[str]:
-    values = {"PATH": trainer_command.SYSTEM_PATH, "HOME": trainer_command.home(), "LANG": "C.UTF-8"}
+    values = {"PATH": trainer_command.SYSTEM_PATH, "HOME": home(), "LANG": "C.UTF-8"}
     return [tool("env"), "-i", *(f"{name}={value}" for name, value in values.items()), tool("bash")]
 
 

@@ -2,9 +2,22 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import pwd
 from pathlib import Path
 
 WORKSPACE = Path("/workspace")
+
+
+def home() -> str:
+    """Return this user's home from the password file, not from a variable that travelled here."""
+    return pwd.getpwuid(os.getuid()).pw_dir
+
+
+def at_home(path: str | Path) -> Path:
+    """Return a path with a leading ~ as ~USER: HOME may be another's (sudo), and what is copied here goes to ~USER."""
+    head, slash, rest = str(path).partition("/")
+    return Path(f"{home()}{slash}{rest}") if head == "~" else Path(path).expanduser()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +35,10 @@ class Layout:
     @classmethod
     def of(cls, root: str | Path, workspace: str | Path | None = None) -> Layout:
         """Build a layout from operator input; an empty workspace means the root, `auto` /workspace where it is."""
-        top = Path(root).expanduser().absolute()
+        top = at_home(root).absolute()
         if workspace == "auto":
             workspace = WORKSPACE if WORKSPACE.is_dir() else None
-        return cls(root=top, workspace=Path(workspace).expanduser().absolute() if workspace else top)
+        return cls(root=top, workspace=at_home(workspace).absolute() if workspace else top)
 
     @property
     def envs(self) -> Path:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import pwd
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,7 @@ from typing import Any
 
 from . import processes
 from .errors import OpsError
-from .paths import Layout
+from .paths import Layout, home
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
@@ -96,11 +94,6 @@ def check_extra(extra: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
                 "drafter.devices name the GPUs",
             )
     return tuple(sorted((name, str(value)) for name, value in extra.items()))
-
-
-def home() -> str:
-    """Return this user's home from the password file, not from a variable that travelled here."""
-    return pwd.getpwuid(os.getuid()).pw_dir
 
 
 def environment(
