@@ -32,7 +32,7 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         except OpsError as error:
             found.append(str(error))
         if found:
-            return {**result, "failed": True, "msg": "Nothing was changed. " + " ".join(found)}
+            return {**result, "failed": True, "msg": "\n".join(["Nothing was changed.", *found])}
         result.update(self._execute_module(module_args=arguments, task_vars=variables))
         return {**result, "vmid": arguments["vmid"]}
 

@@ -53,8 +53,9 @@ class ActionModule(DflashAction):  # type: ignore[misc]
                 **result,
                 "failed": True,
                 "problems": found,
-                "msg": "Nothing was changed. "
-                + " ".join(f"({number}) {text}" for number, text in enumerate(found, start=1)),
+                "msg": "\n".join(
+                    ["Nothing was changed.", *(f"({number}) {text}" for number, text in enumerate(found, start=1))]
+                ),
             }
         return {**result, "changed": False, "ansible_facts": {"dflash_needs": needs}}
 

@@ -64,7 +64,7 @@ def ignore_closed_pipes() -> None:
 
 
 def refusal(result: MutableMapping[str, Any]) -> str:
-    """Return the message, each problem and remedy on a line of its own, and the end of a job's log if there is one."""
-    text = re.sub(r" (?=Remedy: |\(\d+\) )| \| ", "\n", str(result["msg"]))
+    """Return the message's own lines, each remedy on one of its own, and the end of a job's log if there is one."""
+    text = str(result["msg"]).replace(" Remedy: ", "\nRemedy: ")
     lines = [*text.splitlines(), *(f"  {line}" for line in result.get("log_tail") or ())]
     return "".join(f"\n  {line}" for line in lines)

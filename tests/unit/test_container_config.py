@@ -161,7 +161,7 @@ def test_what_waits_for_a_restart_is_named() -> None:
         (replace(WANTED, mounts=(Mount(source="tank", target="/work"),)), "'tank' to '/work'.*absolute path"),
         (replace(WANTED, mounts=(Mount(source="/a", target="/w/../etc"),)), "one absolute path"),
         (replace(WANTED, mounts=(Mount(source="/a", target="/w/"), Mount(source="/b", target="/w"))), "of its own"),
-        (replace(WANTED, vmid=12, gpus="some", rootfs="x"), r"\(1\) gpu_container_vmid.*\(2\).*_gpus.*\(3\).*_rootfs"),
+        (replace(WANTED, vmid=12, gpus="some", rootfs="x"), r"\(1\) gpu_.*_vmid.*\n\(2\).*_gpus.*\n\(3\).*_rootfs"),
         (replace(WANTED, template=""), "gpu_container_template names no template.*pveam"),
         (replace(WANTED, mounts=(Mount(source="/a", target="work"),)), "'/a' to 'work'"),
         (replace(WANTED, mounts=(Mount(source="/a,b", target="/work"),)), "options by commas"),

@@ -164,7 +164,7 @@ def test_what_speaks_against_a_launch_is_told_before_a_run_is_stopped_for_it(box
     link.write_text("mine")
     with pytest.raises(OpsError, match="training_run_script_link"):
         launch_request.before_stop(box.layout, {**asked, "script_link": str(link)}, check_mode=False)
-    with pytest.raises(OpsError, match=r"Nothing was stopped or launched\. environment-drift: .*evil\.pth") as refused:
+    with pytest.raises(OpsError, match=r"Nothing was stopped or launched\.\nenvironment-drift: .*evil\.pth") as refused:
         launch_request.before_stop(box.layout, asked, check_mode=False)
     assert "run-lives" not in refused.value.message
     assert living.main_process(living_run) is not None
@@ -244,7 +244,7 @@ def test_a_rollback_that_would_be_refused_stops_nothing(box: Box) -> None:
     launch.server(box.layout)._call("new-session", "-d", "-s", "mine", "--", "cat")
     (good.folder / "run.json").write_text(json.dumps({**good.record, "session": "mine"}))
     known_good.promote(box.layout, known_good.entry_of(box.layout, runs.load(box.layout, good.run_id), by="me"))
-    with pytest.raises(OpsError, match=r"Nothing was stopped or launched\. session-taken: "):
+    with pytest.raises(OpsError, match=r"Nothing was stopped or launched\.\nsession-taken: "):
         rollback_request.plan(box.layout, "", {})
 
 

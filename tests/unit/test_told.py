@@ -47,6 +47,10 @@ def test_what_a_playbook_says_is_a_line_or_a_panel(
             ["deploy.yml", "-e", "dflash_profile=foo", "-e", "python_env_hela=true"],
             ["Nothing was changed.", "(1) dflash_profile='foo': is unknown; ", "(2) python_env_hela: "],
         ),
+        (
+            ["deploy.yml", "-e", "dflash_profile='foo | bar (2) baz'"],
+            ["Nothing was changed.", "(1) dflash_profile='foo | bar (2) baz': is unknown; "],
+        ),
     ],
 )
 def test_a_refusal_is_told_once_with_its_remedy(
@@ -68,12 +72,13 @@ def test_each_problem_its_remedy_and_the_end_of_a_log_have_a_line_of_their_own(r
     assert spec is not None and spec.loader is not None
     told = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(told)
-    result = {"msg": "Nothing was launched. a: b Remedy: c | d: e Remedy: f", "log_tail": ["last"]}
+    result = {"msg": "Nothing was launched.\na: b Remedy: c | tee (2) d\ne: f Remedy: g", "log_tail": ["last"]}
     assert told.refusal(result).splitlines()[1:] == [
-        "  Nothing was launched. a: b",
-        "  Remedy: c",
-        "  d: e",
-        "  Remedy: f",
+        "  Nothing was launched.",
+        "  a: b",
+        "  Remedy: c | tee (2) d",
+        "  e: f",
+        "  Remedy: g",
         "    last",
     ]
 

@@ -24,7 +24,7 @@ def check(wanted: Wanted) -> None:
     found = list(problems(wanted))
     if found:
         numbered = found if len(found) == 1 else [f"({n}) {text}" for n, text in enumerate(found, start=1)]
-        raise OpsError(" ".join(numbered))
+        raise OpsError("\n".join(numbered))
 
 
 def problems(wanted: Wanted) -> Iterator[str]:

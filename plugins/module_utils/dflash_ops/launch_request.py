@@ -150,7 +150,7 @@ def refusal(problems: list[dict[str, str]], *, what: str = "launched") -> OpsErr
         f"{item['name']}: {item['message']}" + (f" Remedy: {item['remedy']}" if item["remedy"] else "")
         for item in problems
     ]
-    return OpsError(f"Nothing was {what}. " + " | ".join(lines), facts={"problems": problems})
+    return OpsError("\n".join([f"Nothing was {what}.", *lines]), facts={"problems": problems})
 
 
 def _would(said: str) -> dict[str, Any]:
