@@ -56,8 +56,13 @@ def test_case_54_seven_of_eight(smi: Smi) -> None:
     smi.gpus(7, files=8)
     found = smi.survey()
     assert found.problems == ("nvidia-smi lists 7 of 8 GPUs that have a device file",)
-    assert "has 7" in gpus.count_problem(found, range(8))
-    assert "lists 7 of 8" in gpus.count_problem(found, range(4))
+    reason = "(nvidia-smi lists 7 of 8 GPUs that have a device file)"
+    assert gpus.count_problem(found, range(8)) == (
+        f"the configuration uses cuda:7, which the box lacks: it has cuda:0 to cuda:6 {reason}"
+    )
+    assert gpus.count_problem(found, range(4)) == (
+        f"the configuration uses cuda:0 to cuda:3, and a GPU of the box is lost: it has cuda:0 to cuda:6 {reason}"
+    )
 
 
 def test_case_54_error_with_rc_0(smi: Smi) -> None:
@@ -117,12 +122,17 @@ def test_a_gpu_that_the_run_does_not_use_is_no_concern(smi: Smi) -> None:
     assert gpus.foreign_memory(smi.survey(), first, own_pids={1}) == []
     assert "GPU 1 is held" in gpus.foreign_memory(smi.survey(), gpus.indices({"gpus": 1, "devices": ["cuda:1"]}))[0]
     assert gpus.count_problem(smi.survey(), gpus.indices({"gpus": 1, "devices": ["cuda:1"]})) == ""
-    assert "box has 2" in gpus.count_problem(smi.survey(), gpus.indices({"gpus": 1, "devices": ["cuda:2"]}))
+    assert gpus.count_problem(smi.survey(), gpus.indices({"gpus": 1, "devices": ["cuda:0", "cuda:2"]})) == (
+        "the configuration uses cuda:2, which the box lacks: it has cuda:0, cuda:1"
+    )
 
 
 def test_case_57_more_gpus_asked_than_there_are(smi: Smi) -> None:
     smi.gpus(2)
-    assert gpus.count_problem(smi.survey(), range(8)) == "the configuration asks for 8 GPUs, and the box has 2"
+    assert gpus.count_problem(smi.survey(), range(8)) == (
+        "the configuration uses cuda:2 to cuda:7, which the box lacks: it has cuda:0, cuda:1"
+    )
+    assert gpus.count_problem(gpus.Survey("none"), range(1)).endswith("uses cuda:0, which the box lacks: it has none")
 
 
 def test_no_gpu_is_no_problem_for_a_cpu_run(tmp_path: Path) -> None:

@@ -186,18 +186,25 @@ def unseen_text(gpu: Gpu) -> str:
 
 
 def count_problem(found: Survey, used: Sequence[int]) -> str:
-    """Say when fewer GPUs are there than the configuration uses; empty when they suffice."""
-    wanted = max(used, default=-1) + 1
-    if wanted == 0 or (found.state == "ok" and len(found.gpus) >= wanted and not _lost(found)):
+    """Name the GPUs that the configuration uses and the box lacks; empty when all are there and none is lost."""
+    there = [gpu.index for gpu in found.gpus]
+    missing = [index for index in used if index not in there]
+    lost = len(there) < found.device_files
+    if not used or (found.state == "ok" and not missing and not lost):
         return ""
+    uses = f"the configuration uses {_devices(missing or used)}"
     if found.state == "unknown":
-        return f"the configuration asks for {wanted} GPUs, and they could not be counted: {'; '.join(found.problems)}"
+        return f"{uses}, and the GPUs could not be counted: {'; '.join(found.problems)}"
+    lacks = "which the box lacks" if missing else "and a GPU of the box is lost"
     reason = f" ({'; '.join(found.problems)})" if found.problems else ""
-    return f"the configuration asks for {wanted} GPUs, and the box has {len(found.gpus)}{reason}"
+    return f"{uses}, {lacks}: it has {_devices(there) or 'none'}{reason}"
 
 
-def _lost(found: Survey) -> bool:
-    return len(found.gpus) < found.device_files
+def _devices(numbers: Sequence[int]) -> str:
+    """Write GPUs as a configuration names them, many of a row as `cuda:0 to cuda:7`."""
+    if len(numbers) > 2 and numbers[-1] - numbers[0] + 1 == len(numbers):
+        return f"cuda:{numbers[0]} to cuda:{numbers[-1]}"
+    return ", ".join(f"cuda:{number}" for number in numbers)
 
 
 PROBE = """

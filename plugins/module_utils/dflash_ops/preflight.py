@@ -111,7 +111,7 @@ def _gpus(
         return []
     short = gpus.count_problem(found, used)
     if short:
-        return [problem("too-few-gpus", short, "change target.devices and drafter.devices, or free the GPUs")]
+        return [problem("too-few-gpus", short, "change target.devices and drafter.devices, or give the box those GPUs")]
     own = {process.pid for processes in living.all_living(layout).values() for process in processes}
     held = gpus.foreign_memory(found, used, own_pids=own)
     if held:
