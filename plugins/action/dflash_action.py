@@ -83,6 +83,15 @@ class ActionModule(ActionBase):
         line = f"  {task_vars['inventory_hostname']} | {text}"
         return going_on.noted(Path(constants.DEFAULT_LOCAL_TMP), line)
 
+    def keep_for_the_end(self, task_vars: Mapping[str, Any], text: str) -> None:
+        """Say a line when this playbook ends, however it does, unless it is dropped before."""
+        line = self.named(f"  {task_vars['inventory_hostname']} | {text}")
+        going_on.keep(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"], line)
+
+    def drop_for_the_end(self, task_vars: Mapping[str, Any]) -> None:
+        """Say no such line about this box."""
+        going_on.drop(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"])
+
     def say(self, task_vars: Mapping[str, Any], text: str) -> None:
         """Print one line of this box."""
         self.show(f"  {task_vars['inventory_hostname']} | {text}")
@@ -95,7 +104,11 @@ class ActionModule(ActionBase):
     def show(self, text: str) -> None:
         """Print, whole also when Ctrl-C comes at this moment; a command names the box as it was named here."""
         with going_on.unbroken():
-            Display().display(HINT.sub(lambda found: shlex.join([found.group(), *self.box_words()]), text))
+            Display().display(self.named(text))
+
+    def named(self, text: str) -> str:
+        """Return a text whose commands name the box as it was named here."""
+        return HINT.sub(lambda found: shlex.join([found.group(), *self.box_words()]), text)
 
     def box_words(self) -> list[str]:
         """Return what was typed to say which box: the inventory, and where things lie on it."""

@@ -12,6 +12,12 @@ DflashJob: Any = action_loader.get("dflash_job", class_only=True)
 class ActionModule(DflashJob):  # type: ignore[misc]
     """What dflash_stop starts, told in one sentence at the end."""
 
+    def finish_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Keep what is to be known when the launch that follows does not come: an interrupted or failed playbook."""
+        if self._task.args.get("for_launch") and result.get("start") and not self._task.check_mode:
+            self.keep_for_the_end(task_vars, nothing_trains(result["run_id"], result["start"]))
+        return result
+
     def finish(self, result: dict[str, Any], job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Merge the end of the stop into the result."""
         done: dict[str, Any] = super().finish(result, job, task_vars)
@@ -22,3 +28,11 @@ class ActionModule(DflashJob):  # type: ignore[misc]
             said = f"run {done.get('run_id')} {how}; newest checkpoint: {newest}"
             done["said"] = "; ".join(text for text in (said, done.get("beside")) if text)
         return done
+
+
+def nothing_trains(run_id: str, start: str) -> str:
+    """Say how a box is left between a stop and the launch that it was made for."""
+    return (
+        f"run {run_id} is stopped and its successor was not launched, so nothing trains here: the same command goes on "
+        f"with that, and {start} goes on with {run_id}"
+    )

@@ -66,6 +66,10 @@ options:
     description: Start nothing; only tell the reasons not to, as if the run that lives were stopped already.
     type: bool
     default: false
+  wipe:
+    description: The compile cache will be made anew between the stop and the launch. Only O(look) reads this.
+    type: bool
+    default: false
   stopped:
     description: In check mode, a stop came before this, so the run that lives now would be gone.
     type: bool
@@ -151,6 +155,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "beside": {"type": "str", "choices": ["keep", "refuse"], "default": "refuse"},
     "again": {"type": "bool", "default": True},
     "look": {"type": "bool", "default": False},
+    "wipe": {"type": "bool", "default": False},
     "stopped": {"type": "bool", "default": False},
     "allow_cold": {"type": "bool", "default": False},
     "origin": {"type": "dict", "default": {}},

@@ -28,6 +28,10 @@ options:
     description: End this job (a build, a prewarm) instead of a run; V(all) ends every one. Empty ends none.
     type: str
     default: ""
+  for_launch:
+    description: A launch follows in the same playbook; when none comes, that is told. Only the plugin reads this.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Says what would be stopped.
@@ -59,6 +63,11 @@ run_id:
   returned: when there is one
   type: str
   sample: 20260131T120000Z-demo
+start:
+  description: What a person types to start it again.
+  returned: when there is one
+  type: str
+  sample: .venv/bin/ansible-playbook relaunch.yml
 jobs:
   description: The jobs that were ended.
   returned: with a job
@@ -78,6 +87,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "seconds": {"type": "float", "default": 600.0},
     "now": {"type": "bool", "default": False},
     "job": {"type": "str", "default": ""},
+    "for_launch": {"type": "bool", "default": False},
 }
 
 

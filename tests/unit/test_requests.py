@@ -59,6 +59,7 @@ def want(*overrides: str, **more: Any) -> dict[str, Any]:
         "notify": {},
         "beside": "refuse",
         "again": True,
+        "wipe": False,
         "stopped": False,
         "allow_cold": True,
         "origin": {},
@@ -158,7 +159,8 @@ def test_what_speaks_against_a_launch_is_told_before_a_run_is_stopped_for_it(box
     living_run = runs.load(box.layout, ensure(box)["run_id"])
     asked = want("optimizer.lr=2", allow_cold=False)
     told = launch_request.before_stop(box.layout, asked, check_mode=False)
-    assert (told["changed"], told["said"]) == (False, "every look is fine: it can be launched")
+    assert told["changed"] is False
+    assert told["said"].startswith("every look is fine: it can be launched")
     (next((box.layout.env("e1") / "lib").glob("python3.*")) / "site-packages" / "evil.pth").write_text("import os\n")
     link = box.layout.root / "a file"
     link.write_text("mine")

@@ -17,6 +17,7 @@ from .errors import OpsError
 from .paths import Layout
 from .trainer_command import Selection
 
+JOB_PREFIX = "prewarm-"
 NOT_SHAPES = {
     "target": (),
     "drafter": ("init_from",),
@@ -98,7 +99,7 @@ def cpu_model() -> str:
 
 def job_prefix(cache_id: str) -> str:
     """Return how the names of all work on a cache begin."""
-    return f"prewarm-{cache_id}-"
+    return f"{JOB_PREFIX}{cache_id}-"
 
 
 def place(layout: Layout, selection: Selection, resolved: Mapping[str, Any], found: gpus.Survey) -> Place:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,20 @@ def unbroken() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def keep(folder: Path, box: str, text: str) -> None:
+    """Keep a line about a box until it is dropped, over all the tasks in between, however they end."""
+    _of_box(folder, box).write_text(text, encoding="utf-8")
+
+
+def drop(folder: Path, box: str) -> None:
+    """Forget the line about a box: it holds no longer."""
+    _of_box(folder, box).unlink(missing_ok=True)
+
+
+def _of_box(folder: Path, box: str) -> Path:
+    return folder / f"{NAME}on-{urllib.parse.quote(box, safe='')}"
+
+
 def left(folder: Path) -> list[str]:
-    """Return the lines of those that were ended, in no order that means anything."""
+    """Return the lines of those that were ended, and of the boxes that still have one."""
     return [note.read_text(encoding="utf-8") for note in sorted(folder.glob(f"{NAME}*"))]

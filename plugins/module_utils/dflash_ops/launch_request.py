@@ -7,7 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import drift, known_good, launch, living, notify, preflight, resume, runs, secrets_file, status, trainer_command
+from . import (
+    drift,
+    known_good,
+    launch,
+    living,
+    notify,
+    preflight,
+    resume,
+    runs,
+    secrets_file,
+    standstill,
+    status,
+    trainer_command,
+)
 from .errors import OpsError
 from .launch import Request
 from .paths import Layout
@@ -109,10 +122,11 @@ def before_stop(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) ->
     if check_mode and not _built(layout, request.selection):
         return {**told, "said": "environment and release are not there yet"}
     launch.refuse_link(request.keep_link)
-    problems = look(layout, request, want, replacing=True).problems
-    if problems:
-        raise refusal(problems, what="stopped or launched")
-    return {**told, "said": "every look is fine: it can be launched"}
+    found = look(layout, request, want, replacing=True)
+    if found.problems:
+        raise refusal(found.problems, what="stopped or launched")
+    waits = standstill.told(layout, found.place, found.cache, wipe=want["wipe"])
+    return {**told, "said": "; ".join(text for text in ("every look is fine: it can be launched", waits) if text)}
 
 
 def look(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import cache, cache_archive, drift, known_good, preflight, trainer_command
+from . import cache, cache_archive, drift, known_good, preflight, standstill, trainer_command
 from .errors import OpsError
 from .launch_request import refusal
 from .paths import Layout
@@ -23,28 +23,31 @@ def plan(layout: Layout, wanted: str, secrets: Mapping[str, str]) -> dict[str, A
     if entry is None:
         return {"changed": False, "target": {}, "bad": [], "said": chosen["reason"]}
     target = target_of(layout, entry)
-    refuse_in_vain(layout, entry, target["session"], secrets)
+    found = looked(layout, entry, target["session"], secrets)
     bad = ", ".join(chosen["bad"]) or "no run"
+    said = f"going back to {entry['run_id']} ({chosen['reason']}); {bad} will be marked bad"
+    waits = standstill.told(layout, found.place, found.cache)
     return {
         "changed": True,
         "target": target,
         "bad": chosen["bad"],
-        "said": f"going back to {entry['run_id']} ({chosen['reason']}); {bad} will be marked bad",
+        "said": f"{said}; {waits}" if waits else said,
         "diff": {"before": "".join(f"{run_id}\n" for run_id in chosen["bad"]), "after": f"{entry['run_id']}\n"},
     }
 
 
-def refuse_in_vain(layout: Layout, entry: Mapping[str, Any], session: str, secrets: Mapping[str, str]) -> None:
+def looked(
+    layout: Layout, entry: Mapping[str, Any], session: str, secrets: Mapping[str, str]
+) -> preflight.Findings:
     """Take the other looks of a launch before anything is stopped for it.
 
     Raises:
         OpsError: every reason not to launch.
     """
-    found = preflight.look(
-        layout, Selection.from_record(entry), session=session, secrets=secrets, replacing=True
-    ).problems
-    if found:
-        raise refusal(found, what="stopped or launched")
+    found = preflight.look(layout, Selection.from_record(entry), session=session, secrets=secrets, replacing=True)
+    if found.problems:
+        raise refusal(found.problems, what="stopped or launched")
+    return found
 
 
 def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -297,8 +297,13 @@ def commands(layout: Layout, run: runs.Run, state: str) -> dict[str, str]:
         "status": ".venv/bin/ansible-playbook playbooks/status.yml",
     }
     if state not in LIVE:
-        return {**read, "start": f".venv/bin/ansible-playbook relaunch.yml{as_launched(run)}"}
+        return {**read, "start": start_command(run)}
     return {**_attach(layout, run), **read, "stop": ".venv/bin/ansible-playbook playbooks/stop.yml"}
+
+
+def start_command(run: runs.Run) -> str:
+    """Return what starts a run's configuration again."""
+    return f".venv/bin/ansible-playbook relaunch.yml{as_launched(run)}"
 
 
 def as_launched(run: runs.Run) -> str:

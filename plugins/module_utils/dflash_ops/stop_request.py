@@ -33,11 +33,13 @@ def stop_run(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> di
             "changed": False,
             "run_id": run.run_id,
             "state": said.state,
+            "start": status.start_command(run),
             "said": f"nothing runs; {run.run_id} is {said.state}: {said.detail}",
         }
     pids = ", ".join(str(process.pid) for process in found)
     result = {
         "run_id": run.run_id,
+        "start": status.start_command(run),
         "diff": {"before": f"{run.run_id} lives (pid {pids})\n", "after": f"{run.run_id} stopped\n"},
     }
     if check_mode:

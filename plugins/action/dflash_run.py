@@ -1,0 +1,21 @@
+"""Launches a run; from then on the box is no longer left without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.loader import action_loader
+
+DflashAction: Any = action_loader.get("dflash_action", class_only=True)
+
+
+class ActionModule(DflashAction):  # type: ignore[misc]
+    """One remote call."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run the module of the same name."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        result.update(self._execute_module(module_args=dict(self._task.args), task_vars=task_vars))
+        if result.get("launched"):
+            self.drop_for_the_end(task_vars or {})
+        return result
