@@ -8,7 +8,8 @@ module: dflash_status
 short_description: How the training run stands
 description:
   - Tells running, stalled, finished, stopped, failed, killed and lost apart from the run's record and /proc, with step,
-    loss, speed, GPUs, checkpoints and every problem named with its remedy.
+    loss, speed, GPUs, checkpoints and every problem named with its remedy; also the jobs that are at work on the box,
+    who holds it, and the best speed that is known of this configuration.
   - With O(watch=true) the action plugin looks again and again, prints each phase and step as it comes, and ends when
     the run has proved its speed, or with the name of what went wrong.
   - A box that cannot be reached gives the state C(unknown); nothing is said about its run then.
@@ -72,7 +73,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import ANSWER, RUN, run_module
-from ansible.module_utils.dflash_ops import screens, status, watching
+from ansible.module_utils.dflash_ops import overview, screens, status, watching
 from ansible.module_utils.dflash_ops.paths import Layout
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -94,7 +95,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     want = module.params
     if want["wait"]:
         watching.wait_for_news(layout, want["run"], seen=want["seen"], seconds=want["wait"])
-    answer = status.snapshot(layout, run_id=want["run"], stall_seconds=want["stall_seconds"])
+    answer = overview.look(layout, run_id=want["run"], stall_seconds=want["stall_seconds"])
     screen = screens.status_screen(answer)
     if not want["watch"]:
         return {"answer": answer, "screen": screen}

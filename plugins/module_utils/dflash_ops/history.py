@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from . import checkpoints, compare, files, known_good, metrics, runs, status
+from . import checkpoints, compare, files, known_good, metrics, runs, screens, status
 from .paths import Layout
 
 CURVE_POINTS = 20
@@ -25,7 +25,7 @@ def row_of(run: runs.Run, *, current: str, good: str, bad: Sequence[str]) -> dic
     return {
         "run_id": run.run_id,
         "label": run.record.get("label"),
-        "started_at": stamp(started),
+        "started_at": screens.stamp(started),
         "seconds": round(max(0.0, until - started)),
         "state": said.state,
         "detail": said.detail,
@@ -52,11 +52,6 @@ def listing(layout: Layout, *, last: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def stamp(seconds: float) -> str:
-    """Return epoch seconds as UTC text."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
-
-
 def report(layout: Layout, run: runs.Run) -> dict[str, Any]:
     """Return all that a report of one run shows."""
     rows = metrics.read_metrics(run.metrics)
@@ -70,7 +65,7 @@ def report(layout: Layout, run: runs.Run) -> dict[str, Any]:
         "run_id": run.run_id,
         "state": told["state"],
         "detail": told["detail"],
-        "started_at": stamp(float(run.record.get("started_at") or 0)),
+        "started_at": screens.stamp(float(run.record.get("started_at") or 0)),
         "record": dict(run.record),
         "status": told,
         "speed": compare.speed_of(run),

@@ -12,6 +12,7 @@ from typing import Any
 from . import files
 
 WINDOW = 10  # steps over which a speed is a speed
+LEFT_WINDOW = 50  # steps whose pace tells how long the rest takes
 READ_LIMIT = 64 << 20  # bytes
 
 
@@ -69,3 +70,12 @@ def step_seconds(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> flo
     times = numbers(rows[-window - 1 :], "time")
     gaps = [later - earlier for earlier, later in zip(times, times[1:]) if later > earlier]
     return statistics.median(gaps) if gaps else None
+
+
+def seconds_left(rows: Sequence[dict[str, Any]], total: int | None, *, now: float) -> float | None:
+    """Return the seconds to step `total` at the pace of the last steps, with their checkpoints and evaluations."""
+    timed = [row for row in rows[-LEFT_WINDOW:] if isinstance(row.get("time"), (int, float))]
+    if total is None or len(timed) < 2 or timed[-1]["step"] <= timed[0]["step"]:
+        return None
+    pace = (timed[-1]["time"] - timed[0]["time"]) / (timed[-1]["step"] - timed[0]["step"])
+    return float(max(0.0, pace * (total - timed[-1]["step"]) - max(0.0, now - timed[-1]["time"])))

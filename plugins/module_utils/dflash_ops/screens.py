@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,7 @@ def status_screen(answer: Mapping[str, Any]) -> list[str]:
     if not answer.get("run_id"):
         return [
             head,
-            *rows([("gpus", gpu_text(answer.get("gpus") or ()))]),
+            *rows([("gpus", gpu_text(answer.get("gpus") or ())), *_beside_pairs(answer)]),
             *problem_lines(answer.get("problems") or ()),
         ]
     return [head, *rows(_status_pairs(answer)), *problem_lines(answer.get("problems") or ()), *command_lines(answer)]
@@ -68,11 +69,13 @@ def _status_pairs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     live = answer["state"] in ("running", "stalled")
     return [
         ("run", f"{answer['run_id']} for {duration(answer.get('seconds'))}" + _resumed(answer)),
+        ("config", config_text(answer)),
         ("process", f"pid {answer['pid']}, {terminal_text(answer)}" if answer.get("pid") else ""),
         ("python", str(answer.get("python") or "")),
         ("torch", str(answer.get("torch") or "")),
         ("phase", str(answer.get("phase_text") or "") if live and answer.get("phase") != "training" else ""),
         ("step", step_text(answer)),
+        ("left", left_text(answer)),
         ("speed", speed_text(answer)),
         (
             "workers",
@@ -89,7 +92,32 @@ def _status_pairs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"environment {answer['env_id']}, release {answer['release_id']}, cache {answer['cache_id'] or '-'}",
         ),
         ("last sign", f"{duration(answer.get('seconds_since_sign'))} ago" if live else ""),
+        *_beside_pairs(answer),
     ]
+
+
+def _beside_pairs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what is at work on the box beside the run."""
+    held = answer.get("held_by")
+    found = [("job", job_text(job)) for job in answer.get("jobs") or ()]
+    return [*found, ("held by", holder_text(held) if held else "")]
+
+
+def job_text(job: Mapping[str, Any]) -> str:
+    """Return `prewarm-9c1f (warm compile cache 9c1f) for 42 s: cold: warmup 3/8 ...`."""
+    newest = f": {job['line']}" if job["line"] else ""
+    return f"{job['job_id']} ({job['title'] or 'a job'}) for {duration(job['seconds'])}{newest}"
+
+
+def holder_text(held: Mapping[str, Any]) -> str:
+    """Return `ann on laptop (pid 4711) since 2026-01-31 12:00:00 UTC (2 m 05 s) for: relaunch`."""
+    since = f"{stamp(held['since'])} UTC ({duration(held['seconds'])})"
+    return f"{held['operator']} on {held['host']} (pid {held['pid']}) since {since} for: {held['what'] or 'a playbook'}"
+
+
+def stamp(seconds: float) -> str:
+    """Return epoch seconds as UTC text."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
 
 
 def _resumed(answer: Mapping[str, Any]) -> str:
@@ -115,12 +143,25 @@ def step_text(answer: Mapping[str, Any]) -> str:
     )
 
 
+def config_text(answer: Mapping[str, Any]) -> str:
+    """Return `demo.toml runtime.compile=true`."""
+    return " ".join([str(answer.get("config_file") or ""), *(answer.get("overrides") or ())]).strip()
+
+
+def left_text(answer: Mapping[str, Any]) -> str:
+    """Return `2 h 07 m, until about 14:05 UTC`."""
+    left = answer.get("seconds_left")
+    return f"{duration(left)}, until about {stamp(time.time() + left)[:16]} UTC" if left is not None else ""
+
+
 def speed_text(answer: Mapping[str, Any]) -> str:
-    """Return `812 tok/s (best 840, expected 800)`."""
+    """Return `812 tok/s (best 840, expected 800, best known 850 of 20260131T120000Z-demo)`."""
     if answer.get("tok_s") is None:
         return ""
     expected = f", expected {number(answer['expected_tok_s'])}" if answer.get("expected_tok_s") else ""
-    return f"{number(answer['tok_s'])} tok/s (best {number(answer.get('best_tok_s'))}{expected})"
+    known = answer.get("best_known")
+    other = f", best known {number(known['tok_s'])} of {known['run_id']}" if known else ""
+    return f"{number(answer['tok_s'])} tok/s (best {number(answer.get('best_tok_s'))}{expected}{other})"
 
 
 def allocator_text(answer: Mapping[str, Any]) -> str:

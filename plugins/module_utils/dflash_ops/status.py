@@ -196,6 +196,8 @@ def _of_run(layout: Layout, run: runs.Run, found: gpus.Survey, stall_seconds: fl
         "signal": said.signal,
         "run_id": run.run_id,
         "label": run.record.get("label"),
+        "config_file": run.record.get("config_file"),
+        "overrides": list(run.record.get("overrides") or ()),
         "pid": main.pid if main else None,
         "start_ticks": main.start_ticks if main else None,
         "session": runs.session_of(run),
@@ -206,6 +208,7 @@ def _of_run(layout: Layout, run: runs.Run, found: gpus.Survey, stall_seconds: fl
         "phases": state.get("phases") or [],
         "step": last.get("step", state.get("step")),
         "total_steps": runs.total_steps(run),
+        "seconds_left": _seconds_left(run, said, rows, now),
         "epoch": last.get("epoch"),
         "loss": last.get("loss"),
         "accept_len": last.get("accept_len"),
@@ -238,6 +241,12 @@ def _of_run(layout: Layout, run: runs.Run, found: gpus.Survey, stall_seconds: fl
     answer["problems"] = _problems(layout, run, said, answer, rows, found)
     answer["ok"] = not answer["problems"]
     return answer
+
+
+def _seconds_left(run: runs.Run, said: Verdict, rows: Sequence[dict[str, Any]], now: float) -> int | None:
+    """Return how long a run that gets on still takes; None when that is not known."""
+    left = metrics.seconds_left(rows, runs.total_steps(run), now=now) if said.state == "running" else None
+    return None if left is None else round(left)
 
 
 def _patience(rows: Sequence[dict[str, Any]], seconds: float) -> float:
