@@ -88,11 +88,8 @@ def test_blocks_are_those_that_training_drafts(window: int) -> None:
     ids = torch.randint(256, (1, 40), generator=torch.Generator().manual_seed(2))
     states = target.capture(ids)
     anchors = torch.arange(1, 36)[None]
-    blocks = torch.full((1, anchors.numel(), BLOCK), 3)
-    blocks[0, :, 0] = ids[0, 1:36]
-    hidden = site.drafter(
-        functional.embedding(blocks.flatten(1), site.embed), states, anchors, torch.ones_like(anchors) > 0
-    )
+    tokens = functional.pad(ids[:, 1:36], (0, 1), value=3)
+    hidden = site.drafter(functional.embedding(tokens, site.embed), states, anchors, torch.ones_like(anchors) > 0)
     trained = (hidden @ target.head_weight.T).argmax(-1).view(-1, BLOCK - 1)
     drafter = decoder.drafter
     for start in range(1, 36):

@@ -9,6 +9,10 @@ import torch
 from dflash_trainer.config import Config, DrafterConfig, RuntimeConfig, TargetConfig
 from dflash_trainer.errors import ConfigError, InputError
 from dflash_trainer.model import Drafter, build_drafter
+from dflash_trainer.model.attention import BlockLayout, visibility
+from dflash_trainer.model.drafter import block_positions
+from dflash_trainer.model.layer import DecoderLayer, attend_and_feed, project, project_first, spread_over_slots
+from dflash_trainer.model.rope import rope_tables
 from dflash_trainer.target_shape import RANDOM_SHAPES, TargetShape
 from safetensors.torch import save_file
 from torch import Tensor
@@ -32,11 +36,25 @@ def run_blocks(drafter: Drafter, embedded: Tensor, states: Tensor, anchors: Tens
     return output.view(anchors.shape[1], BLOCK - 1, -1)
 
 
+def run_layer(drafter: Drafter, slots: Tensor, states: Tensor, anchors: Tensor) -> Tensor:
+    """The second layer on any inputs [1, blocks*BLOCK, hidden]: [blocks, BLOCK, hidden]."""
+    layer, window = drafter.layers[1], drafter.shape.window_of(1)
+    assert isinstance(layer, DecoderLayer)
+    width, eps = drafter.shape.head_dim, drafter.shape.rms_norm_eps
+    positions = torch.cat((torch.arange(CONTEXT)[None], block_positions(anchors, BLOCK)), dim=1)
+    cos, sin = rope_tables(positions, head_dim=width, theta=drafter.shape.rope_theta)
+    visible = visibility(anchors, anchors > 0, BlockLayout(CONTEXT, BLOCK, window))
+    weights = layer.weights()
+    projected = project(slots, drafter.context(states), weights, cos, sin, head_dim=width, eps=eps)
+    output = attend_and_feed(slots, projected, weights, visible, eps=eps, drop_anchor=False)
+    return output.view(anchors.shape[1], BLOCK, -1)
+
+
 @pytest.fixture
 def inputs() -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     anchors = torch.tensor([[3, 10, 20]])
-    embedded = torch.randn(1, 3 * BLOCK, SHAPE.hidden_size, generator=generator)
+    embedded = torch.randn(1, 3 + 1, SHAPE.hidden_size, generator=generator)
     return embedded, torch.randn(1, CONTEXT, 2 * SHAPE.hidden_size, generator=generator), anchors
 
 
@@ -87,7 +105,7 @@ def test_blocks_do_not_see_each_other(inputs: tuple[Tensor, Tensor, Tensor]) -> 
     drafter = build_drafter(config_of(), SHAPE)
     before = run_blocks(drafter, embedded, states, anchors)
     embedded = embedded.clone()
-    embedded[:, BLOCK : 2 * BLOCK] += 1.0
+    embedded[:, 1] += 1.0
     after = run_blocks(drafter, embedded, states, anchors)
     assert torch.equal(before[[0, 2]], after[[0, 2]])
     assert not torch.allclose(before[1], after[1])
@@ -101,12 +119,36 @@ def test_sliding_layers_are_causal_inside_a_block(
     embedded, states, anchors = inputs
     kinds = ("sliding_attention",) * 2 if causal else ("full_attention",) * 2
     drafter = build_drafter(config_of(sliding_window=window, layer_types=kinds), SHAPE)
-    before = run_blocks(drafter, embedded, states, anchors)
-    embedded = embedded.clone()
-    embedded[:, BLOCK - 1] += 1.0
-    after = run_blocks(drafter, embedded, states, anchors)
+    slots = spread_over_slots(embedded, BLOCK)
+    before = run_layer(drafter, slots, states, anchors)
+    slots[:, BLOCK - 1] += 1.0
+    after = run_layer(drafter, slots, states, anchors)
     assert torch.equal(before[0, :-1], after[0, :-1]) == causal
     assert not torch.allclose(before[0, -1], after[0, -1])
+
+
+def test_the_first_layer_is_a_layer(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    """Products made once for all mask slots: the same projection and gradients as slot by slot, in two rows."""
+    embedded, states = (torch.cat((each, each.flip(1))) for each in inputs[:2])
+    drafter = build_drafter(config_of(), SHAPE)
+    layer = drafter.layers[0]
+    assert isinstance(layer, DecoderLayer)
+    cos, sin = rope_tables(torch.arange(CONTEXT + 3 * BLOCK).repeat(2, 1), head_dim=SHAPE.head_dim, theta=1e4)
+    found = []
+    for once in (True, False):
+        drafter.zero_grad()
+        common = (drafter.context(states), layer.weights(), cos, sin)
+        if once:
+            projected = project_first(embedded, *common, head_dim=SHAPE.head_dim, eps=1e-6, block=BLOCK)
+        else:
+            slots = spread_over_slots(embedded, BLOCK)
+            assert not torch.equal(slots[0, 1], slots[1, 1])
+            projected = project(slots, *common, head_dim=SHAPE.head_dim, eps=1e-6)
+        sum(each.sin().sum() for each in projected).backward()  # type: ignore[union-attr]
+        found.append([*projected, *(p.grad for p in drafter.parameters() if p.grad is not None)])
+    assert len(found[0]) == 3 + 2 + 6
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_sliding_window_ends(inputs: tuple[Tensor, Tensor, Tensor]) -> None:

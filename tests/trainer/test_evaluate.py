@@ -75,7 +75,7 @@ def judged_blocks(ids: list[int], target: object, site: object) -> list[list[boo
     states = target.capture(tokens)  # type: ignore[attr-defined]
     found: list[list[bool | None]] = []
     for anchor in range(2, len(ids) - 1):
-        block = torch.tensor([[ids[anchor], 255, 255, 255]])
+        block = torch.tensor([[ids[anchor], 255]])
         where = torch.tensor([[anchor]])
         hidden = site.drafter(  # type: ignore[attr-defined]
             functional.embedding(block, site.embed),

@@ -17,6 +17,7 @@ from dflash_trainer.optim import fused_step
 from dflash_trainer.optim.clipping import device_scale, host_scale
 from dflash_trainer.optim.fused_masters import FusedMasters, make_masters
 from dflash_trainer.optim.masters import Masters
+from dflash_trainer.optim.split_fp32 import join, split
 from dflash_trainer.pipeline import drafter_worker, exchange
 from tiny_runs import TinyRun, what_was_trained
 
@@ -43,9 +44,12 @@ def test_equals_adamw_with_masters(borrows: bool) -> None:
         assert float(fused.norm()) == pytest.approx(float(plain.norm()), rel=1e-5)
         for masters in (plain, fused):
             masters.update(lr=1e-2 / (step + 1), scale=0.5)
-    for name, master in fused.weights.items():
+    masters = dict(fused.state())
+    for name, weight in replica.items():
+        master = masters[f"{name}/master"]
         torch.testing.assert_close(master, plain.weights[name], rtol=1e-5, atol=1e-6)
-        assert torch.equal(replica[name], master.bfloat16())
+        assert torch.equal(weight, master.bfloat16())
+        assert not torch.equal(master, weight.float())
 
 
 def test_state_survives_saving_and_loading() -> None:
@@ -98,22 +102,35 @@ def test_a_norm_that_is_not_finite_changes_nothing(bad: float, clip: float) -> N
     assert all(torch.equal(value, replica_before[name]) for name, value in replica.items())
 
 
+def test_both_halves_are_the_fp32_number() -> None:
+    """Bit for bit, for every kind of number; the upper half is the nearest bf16 number."""
+    bits = torch.randint(-(2**31), 2**31, (200_000,), generator=torch.Generator().manual_seed(3)).to(torch.int32)
+    halfway = torch.tensor([0x3F808000, 0x3F818000, -0x407F8000, 0x00008000, 0x007F8000, 0, 1 << 31], dtype=torch.int64)
+    wide = torch.cat((bits, halfway.to(torch.int32))).view(torch.float32)
+    wide = wide[wide.isfinite() & (wide.abs() < 3e38)]
+    upper, lower = split(wide)
+    assert torch.equal(join(upper, lower).view(torch.int32), wide.view(torch.int32))
+    nearest = upper.view(torch.bfloat16)
+    assert torch.equal((nearest.double() - wide).abs(), (wide.bfloat16().double() - wide).abs())
+
+
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
 def test_the_compiled_kernel_keeps_everything_at_a_scale_of_nan() -> None:
     """The code that a GPU runs, compiled for the CPU."""
     compiled = compile_once(fused_step._update, any_size=True)
     generator = torch.Generator().manual_seed(2)
     for scale, size in ((0.5, 32), (math.nan, 48)):
-        plain = [torch.rand(size, generator=generator) for _ in range(3)] + [torch.rand(size).bfloat16() for _ in "gr"]
+        upper, lower = split(torch.rand(size, generator=generator))
+        plain = [upper, lower, *(torch.rand(size, generator=generator) for _ in range(2)), torch.rand(size).bfloat16()]
         mine, start = ([tensor.clone() for tensor in plain] for _ in "ab")
         numbers = fused_step.StepNumbers(*(torch.full((), x) for x in (1e-2, scale, 0.1, 0.001)))
         for update, tensors in ((fused_step._update, plain), (compiled, mine)):
             update(*tensors, numbers, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
-        for found, expected in zip(mine, plain, strict=True):
+        for found, expected in zip(mine[2:], plain[2:], strict=True):
             torch.testing.assert_close(found, expected)
-        kept = [torch.equal(found, first) for found, first in zip(mine[:3], start[:3], strict=True)]
-        assert kept == [math.isnan(scale)] * 3
-        assert torch.equal(mine[4], mine[0].bfloat16())
+        torch.testing.assert_close(join(*mine[:2]), join(*plain[:2]))
+        kept = [torch.equal(found, first) for found, first in zip(mine[:4], start[:4], strict=True)]
+        assert kept == [math.isnan(scale)] * 4
 
 
 class _ReadFirst(FusedMasters):

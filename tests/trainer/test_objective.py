@@ -9,6 +9,7 @@ import torch
 from dflash_trainer.config import Config, DrafterConfig, ObjectiveConfig, RuntimeConfig, TargetConfig
 from dflash_trainer.model import build_drafter
 from dflash_trainer.model.anchors import draw_anchors
+from dflash_trainer.model.layer import spread_over_slots
 from dflash_trainer.objective import draft_loss
 from dflash_trainer.objective.accept import accept_length, accuracy_per_slot
 from dflash_trainer.objective.head import PlainHead, head_loss, rows_per_chunk
@@ -92,8 +93,9 @@ def test_slot_k_predicts_the_token_at_anchor_plus_k() -> None:
     ids = torch.arange(100, 110)[None]
     mask = torch.tensor([[0, 0, 1, 1, 1, 0, 1, 1, 1, 1]])
     anchors, valid = torch.tensor([[2, 7, 0]]), torch.tensor([[True, True, False]])
-    inputs = block_inputs(ids, anchors, valid, block=4, mask_token=1)
-    assert inputs[0].tolist() == [102, 1, 1, 1, 107, 1, 1, 1, 1, 1, 1, 1]
+    inputs = block_inputs(ids, anchors, valid, mask_token=1)
+    assert inputs[0].tolist() == [102, 107, 1, 1]
+    assert spread_over_slots(inputs, 4)[0].tolist() == [102, 1, 1, 1, 107, 1, 1, 1, 1, 1, 1, 1]
     labels, supervised = block_labels(ids, mask, anchors, valid, block=4)
     assert labels[0, 0].tolist() == [103, 104, 105]
     assert supervised[0].tolist() == [[True, True, False], [True, True, False], [False, False, False]]

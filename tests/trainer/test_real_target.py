@@ -79,6 +79,10 @@ def test_metrics_have_the_keys_that_others_read(demo_run: Path) -> None:
     keys = "step time loss accept_len lr grad_norm tokens tok_s target_tok_s drafter_ms queue_depth gpus device_allocs"
     keys += " device_frees recompiles skipped_batches skipped_samples epoch uploads_failed eval_loss eval_accept_len"
     assert set(keys.split()) <= row.keys()
+    workers = {worker.pop("name"): worker for worker in row["workers"]}
+    assert workers.keys() == {"target[0]", "drafter[0]"}
+    assert workers["drafter[0]"]["batches"] >= 20 <= workers["target[0]"]["batches"]
+    assert all(0 < worker["host_seconds"] <= worker["busy_seconds"] for worker in workers.values())
     state = json.loads((demo_run / "state.json").read_text())
     assert state["phase"] == "finished" and state["step"] == 20
     assert json.loads((demo_run / "config.json").read_text())["optimizer"]["max_steps"] == 20

@@ -173,6 +173,7 @@ class Trainer:
             "drafter_ms": (seconds - waited) * 1000,
             "waited_ms": waited * 1000,
             "gpus": memory,
+            "workers": [use._asdict() | {"name": name} for name, use in self.pipeline.worker_use().items()],
             "device_allocs": {gpu["device"]: gpu["device_allocations"] for gpu in memory},
             "device_frees": {gpu["device"]: gpu["device_frees"] for gpu in memory},
             "recompiles": compile_guard.compiled_graphs() - self._graphs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,17 @@ from torch import Tensor
 
 from dflash_trainer import compile_guard
 from dflash_trainer.arriving import Arriving
-from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call, time_unbroken, wait
+from dflash_trainer.bench.measure import (
+    allocated_gb,
+    machine,
+    peak_during,
+    peak_gb,
+    reset_peak,
+    time_call,
+    time_rested,
+    time_unbroken,
+    wait,
+)
 from dflash_trainer.model import Drafter
 from dflash_trainer.model.anchors import draw_anchors
 from dflash_trainer.model.shape import drafter_shape
@@ -64,9 +75,15 @@ class DrafterBench:
         return output.loss
 
     def forward_backward(self) -> None:
+        self.clear_gradients()
+        self.backward(self.forward())
+
+    def clear_gradients(self) -> None:
         for parameter in self.drafter.parameters():
             parameter.grad = None
-        self.forward().backward()  # type: ignore[no-untyped-call]
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def optimize(self) -> None:
         """Norm, clip, update, as the pipeline does it; on CUDA the norm is read when the update is launched."""
@@ -119,6 +136,7 @@ def _bench_length(config: Config, length: int, device: torch.device, repeats: in
     unbroken = time_unbroken(bench.step, device, repeats=repeats)
     forward_backward = time_call(bench.forward_backward, device, repeats=repeats)
     optimizer = time_call(bench.optimize, device, repeats=repeats)
+    rested = time_rested(bench.step, device, repeats=min(repeats, 5))
     tokens = bench.input_ids.numel()
     return {
         "rows": bench.input_ids.shape[0],
@@ -130,13 +148,32 @@ def _bench_length(config: Config, length: int, device: torch.device, repeats: in
         "step_ms": whole.total_ms,
         "step_ms_range": [whole.fastest_ms, whole.slowest_ms],
         "unbroken_step_ms": unbroken,
+        "rested_step_ms": rested,
         "host_ms": whole.host_ms,
         "forward_backward_ms": forward_backward.total_ms,
         "optimizer_ms": optimizer.total_ms,
         "tokens_per_second": round(tokens / whole.total_ms * 1e3, 1),
         "peak_gb": peak,
+        "memory_gb": _memory(bench, device),
         "first_step_s": round(first, 2),
         "recompiles": compile_guard.compiled_graphs() - compiled,
+    }
+
+
+def _memory(bench: DrafterBench, device: torch.device) -> dict[str, float]:
+    """What stays between two steps, what the forward pass leaves for the backward pass, and the peak of each part."""
+    bench.clear_gradients()
+    held = allocated_gb(device)
+    loss, forward = peak_during(bench.forward, device)
+    kept = allocated_gb(device) - held
+    _, backward = peak_during(partial(bench.backward, loss), device)
+    _, optimizer = peak_during(bench.optimize, device)
+    return {
+        "held": held,
+        "activations": round(kept, 2),
+        "forward_peak": forward,
+        "backward_peak": backward,
+        "optimizer_peak": optimizer,
     }
 
 

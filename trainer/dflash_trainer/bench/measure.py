@@ -6,8 +6,11 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,16 @@ def time_unbroken(call: Callable[[], object], device: torch.device, *, repeats: 
     return round((time.perf_counter() - started) * 1e3 / repeats, 3)
 
 
+def time_rested(call: Callable[[], object], device: torch.device, *, repeats: int, pause: float = 2.0) -> float:
+    """Milliseconds of a call after `pause` idle seconds: before the power limit has lowered the clock."""
+    totals = []
+    for _ in range(repeats):
+        wait(device)
+        time.sleep(pause)
+        totals.append(time_call(call, device, repeats=1, warmups=0).total_ms)
+    return statistics.median(totals)
+
+
 def wait(device: torch.device) -> None:
     """Until everything queued on `device` is done."""
     if device.type == "cuda":
@@ -62,9 +75,23 @@ def peak_gb(device: torch.device) -> float:
     return round(torch.cuda.max_memory_allocated(device) / 1e9, 2) if device.type == "cuda" else 0.0
 
 
+def allocated_gb(device: torch.device) -> float:
+    """Memory allocated now, in 10^9 bytes."""
+    return round(torch.cuda.memory_allocated(device) / 1e9, 2) if device.type == "cuda" else 0.0
+
+
 def reset_peak(device: torch.device) -> None:
+    """Forget the peak before this."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_during(call: Callable[[], T], device: torch.device) -> tuple[T, float]:
+    """What `call` returns, and its peak in 10^9 bytes."""
+    reset_peak(device)
+    result = call()
+    wait(device)
+    return result, peak_gb(device)
 
 
 def machine(device: torch.device) -> dict[str, str]:

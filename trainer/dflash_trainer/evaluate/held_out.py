@@ -101,8 +101,8 @@ def _measure_batch(
     mask_BS, _ = without_bad_rows(states_BSX, batch.loss_mask_BS.to(device))
     generator = torch.Generator(device).manual_seed(seed_for(config.runtime.seed, 2, batch.planned.number))
     anchors_BN, valid_BN = draw_anchors(mask_BS, objective.num_anchors, generator)
-    ids_BQ = block_inputs(ids_BS, anchors_BN, valid_BN, block=block, mask_token=shape.mask_token_id)
-    hidden = site.drafter(functional.embedding(ids_BQ, site.embed), states_BSX, anchors_BN, valid_BN)
+    ids_BU = block_inputs(ids_BS, anchors_BN, valid_BN, mask_token=shape.mask_token_id)
+    hidden = site.drafter(functional.embedding(ids_BU, site.embed), states_BSX, anchors_BN, valid_BN)
     labels_BNW, supervised_BNW = block_labels(ids_BS, mask_BS, anchors_BN, valid_BN, block=block)
     supervised_NW = supervised_BNW.flatten(0, 1)
     result = head_loss(

@@ -1,10 +1,11 @@
 """The drafter: 11 tensors a layer plus fc and two norms; embedding and head stay the target's."""
 
-# Shape letters: R rows, S context, N blocks, B block size, Q = N*B, D hidden, C captured layers.
+# Shape letters: R rows, S context, N blocks, B block size, Q = N*B, U = N+1, D hidden, C captured layers.
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,29 @@ from torch.utils.checkpoint import checkpoint
 
 from dflash_trainer.compile_guard import compile_once
 from dflash_trainer.model.attention import BlockLayout, Visibility, visibility
-from dflash_trainer.model.layer import DecoderLayer, Norm, decoder_layer, rms_norm
+from dflash_trainer.model.layer import (
+    DecoderLayer,
+    LayerWeights,
+    Norm,
+    attend_and_feed,
+    project,
+    project_first,
+    rms_norm,
+    spread_over_slots,
+)
 from dflash_trainer.model.rope import rope_tables
 from dflash_trainer.model.shape import DrafterShape
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Place(NamedTuple):
+    """Where a layer stands, and what it sees."""
+
+    first: bool
+    last: bool
+    visible: Visibility
 
 
 class Drafter(nn.Module):
@@ -32,11 +53,12 @@ class Drafter(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.num_layers))
         self.norm = Norm(shape.hidden_size)
 
-    def forward(self, embedded_RQD: Tensor, states_RSX: Tensor, anchors_RN: Tensor, valid_RN: Tensor) -> Tensor:
+    def forward(self, embedded_RUD: Tensor, states_RSX: Tensor, anchors_RN: Tensor, valid_RN: Tensor) -> Tensor:
         """Draft all blocks.
 
         Args:
-            embedded_RQD: embeddings of [anchor token, MASK x (B-1)] for each block.
+            embedded_RUD: embeddings of the N anchor tokens, then that of the mask token, which all other slots hold;
+                U = N+1.
             states_RSX: captured states side by side, X = C*D.
             anchors_RN, valid_RN: as `draw_anchors` gives them.
         Returns:
@@ -46,12 +68,11 @@ class Drafter(nn.Module):
         context = self.context(states_RSX)  # first: while this large product runs, what is small gets launched
         cos, sin = self._rope(anchors_RN, states_RSX.shape[1])
         seen = self._visibilities(anchors_RN, valid_RN, states_RSX.shape[1])
-        x = embedded_RQD
+        x, inputs = self._maybe_compiled(spread_over_slots)(embedded_RUD, shape.block_size), embedded_RUD
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
-            visible = seen[shape.window_of(number)]
-            last = number == shape.num_layers - 1
-            x = self._layer(x, context, layer, cos, sin, visible, drop_anchor=last)
+            place = _Place(number == 0, number == shape.num_layers - 1, seen[shape.window_of(number)])
+            x = inputs = self._layer(x, inputs, context, layer, cos, sin, place)
         return self._maybe_compiled(rms_norm)(x, self.norm.weight, shape.rms_norm_eps)
 
     def context(self, states_RSX: Tensor) -> Tensor:
@@ -77,25 +98,26 @@ class Drafter(nn.Module):
         }
 
     def _layer(
-        self,
-        x: Tensor,
-        context: Tensor,
-        layer: DecoderLayer,
-        cos: Tensor,
-        sin: Tensor,
-        visible: Visibility,
-        *,
-        drop_anchor: bool,
+        self, x: Tensor, inputs: Tensor, context: Tensor, layer: DecoderLayer, cos: Tensor, sin: Tensor, place: _Place
     ) -> Tensor:
-        function = self._maybe_compiled(decoder_layer)
-        sizes = {"head_dim": self.shape.head_dim, "eps": self.shape.rms_norm_eps, "drop_anchor": drop_anchor}
-        arguments = (x, context, layer.weights(), cos, sin, visible)
+        arguments = (x, inputs, context, layer.weights(), cos, sin, place)
         if self.checkpointed and torch.is_grad_enabled():
-            output: Tensor = checkpoint(function, *arguments, **sizes, use_reentrant=False)
+            output: Tensor = checkpoint(self._compute, *arguments, use_reentrant=False)
             return output
-        return function(*arguments, **sizes)
+        return self._compute(*arguments)
 
-    def _maybe_compiled(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def _compute(
+        self, x: Tensor, inputs: Tensor, context: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, place: _Place
+    ) -> Tensor:
+        width, eps = self.shape.head_dim, self.shape.rms_norm_eps
+        if place.first:
+            first = self._maybe_compiled(project_first)
+            projected = first(inputs, context, w, cos, sin, head_dim=width, eps=eps, block=self.shape.block_size)
+        else:
+            projected = self._maybe_compiled(project)(inputs, context, w, cos, sin, head_dim=width, eps=eps)
+        return self._maybe_compiled(attend_and_feed)(x, projected, w, place.visible, eps=eps, drop_anchor=place.last)
+
+    def _maybe_compiled(self, function: Callable[P, T]) -> Callable[P, T]:
         return compile_once(function) if self.compiled else function
 
 

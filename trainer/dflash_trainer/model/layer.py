@@ -1,6 +1,10 @@
-"""One decoder layer: a function of tensors, so that it compiles once for all layers and devices, and its module."""
+"""One decoder layer as functions of tensors, so that each compiles once for all layers and devices, and its module.
 
-# Shape letters: R rows, S context, Q queries, K = S+Q keys, D hidden, G heads, V key-value heads, E head size.
+Two functions in turn: projection to queries, keys and values, then attention and MLP.
+"""
+
+# Shape letters: R rows, S context, N blocks, B block size, Q = N*B queries, K = S+Q keys, U = N+1 different inputs,
+# D hidden, G heads, V key-value heads, E head size.
 
 from __future__ import annotations
 
@@ -37,22 +41,95 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
+class Projected(NamedTuple):
+    """What attention takes: queries [R, Q, G, E], keys and values [R, K, V, E]; queries and keys are rotated."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
 def keys_and_values(
     inputs: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Rotated keys and plain values of `inputs` [R, T, D]: two tensors [R, T, V, E].
-
-    Both come from one product: the two matrices are narrow, and their copy side by side costs little beside it.
-    """
-    both = functional.linear(inputs, torch.cat((w.k, w.v)))
-    k, v = both.view(*inputs.shape[:2], -1, head_dim).chunk(2, dim=2)
+    """Rotated keys and plain values of `inputs` [R, T, D]: two tensors [R, T, V, E]."""
+    k, v = _narrow(inputs, w, head_dim)
     return rotate(rms_norm(k, w.k_norm, eps), cos, sin), v
 
 
 def queries(normed: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float) -> Tensor:
     """Rotated queries of `normed` [R, Q, D]: [R, Q, G, E]."""
-    q = functional.linear(normed, w.q).view(*normed.shape[:2], -1, head_dim)
-    return rotate(rms_norm(q, w.q_norm, eps), cos, sin)
+    return rotate(rms_norm(_wide(normed, w, head_dim), w.q_norm, eps), cos, sin)
+
+
+def project(
+    x_RQD: Tensor,
+    context_RSD: Tensor,
+    w: LayerWeights,
+    cos_RKE: Tensor,
+    sin_RKE: Tensor,
+    *,
+    head_dim: int,
+    eps: float,
+) -> Projected:
+    """Queries of the draft slots; keys and values of the context, which skips the layer norm, and of the slots."""
+    normed = rms_norm(x_RQD, w.input_norm, eps)
+    own = (_wide(normed, w, head_dim), *_narrow(normed, w, head_dim))
+    return _rotated(own, _narrow(context_RSD, w, head_dim), w, cos_RKE, sin_RKE, eps)
+
+
+def project_first(
+    x_RUD: Tensor,
+    context_RSD: Tensor,
+    w: LayerWeights,
+    cos_RKE: Tensor,
+    sin_RKE: Tensor,
+    *,
+    head_dim: int,
+    eps: float,
+    block: int,
+) -> Projected:
+    """`project` of the first layer: every slot but the anchors is the same mask token, so its products are made once.
+
+    Args:
+        x_RUD: embeddings of the N anchor tokens followed by that of the mask token.
+    """
+    normed = rms_norm(x_RUD, w.input_norm, eps)
+    own = (_wide(normed, w, head_dim), *_narrow(normed, w, head_dim))
+    spread = tuple(spread_over_slots(each, block) for each in own)
+    return _rotated(spread, _narrow(context_RSD, w, head_dim), w, cos_RKE, sin_RKE, eps)
+
+
+def spread_over_slots(x: Tensor, block: int) -> Tensor:
+    """[R, N+1, ...], the last one the mask's, to [R, N*B, ...]: each anchor's followed by B-1 times the mask's."""
+    anchors, mask = x[:, :-1, None], x[:, -1:, None]
+    masks = mask.expand(-1, anchors.shape[1], block - 1, *x.shape[2:])
+    return torch.cat((anchors, masks), dim=2).flatten(1, 2)
+
+
+def _wide(normed: Tensor, w: LayerWeights, head_dim: int) -> Tensor:
+    return functional.linear(normed, w.q).view(*normed.shape[:2], -1, head_dim)
+
+
+def _narrow(inputs: Tensor, w: LayerWeights, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Keys and values come from one product: the two matrices are narrow, their copy side by side costs little."""
+    both = functional.linear(inputs, torch.cat((w.k, w.v)))
+    k, v = both.view(*inputs.shape[:2], -1, head_dim).chunk(2, dim=2)
+    return k, v
+
+
+def _rotated(
+    own: tuple[Tensor, ...], before: tuple[Tensor, Tensor], w: LayerWeights, cos: Tensor, sin: Tensor, eps: float
+) -> Projected:
+    """Join the slots' products (queries, keys, values) with the context's (keys, values), norm and rotate them."""
+    q, own_k, own_v = own
+    width = before[0].shape[1]
+    k, v = torch.cat((before[0], own_k), dim=1), torch.cat((before[1], own_v), dim=1)
+    return Projected(
+        rotate(rms_norm(q, w.q_norm, eps), cos[:, width:], sin[:, width:]),
+        rotate(rms_norm(k, w.k_norm, eps), cos, sin),
+        v,
+    )
 
 
 def mix_and_feed(x_RQD: Tensor, mixed_RQGE: Tensor, w: LayerWeights, eps: float) -> Tensor:
@@ -69,29 +146,14 @@ def without_first_slot(x: Tensor, block: int) -> Tensor:
     return x.unflatten(1, (-1, block))[:, :, 1:].reshape(rows, width, *x.shape[2:])
 
 
-def decoder_layer(
-    x_RQD: Tensor,
-    context_RSD: Tensor,
-    w: LayerWeights,
-    cos_RKE: Tensor,
-    sin_RKE: Tensor,
-    visible: Visibility,
-    *,
-    head_dim: int,
-    eps: float,
-    drop_anchor: bool,
+def attend_and_feed(
+    x_RQD: Tensor, projected: Projected, w: LayerWeights, visible: Visibility, *, eps: float, drop_anchor: bool
 ) -> Tensor:
-    """Draft slots attend to the context and to their own block; returns [R, Q, D].
+    """Draft slots attend to the context and to their own block, then pass the MLP; returns [R, Q, D].
 
-    The context skips the layer norm and is projected by the layer's own key and value matrices.
     With `drop_anchor` (the last layer) slot 0 is left out of the output: nothing reads it.
     """
-    width = context_RSD.shape[1]
-    normed = rms_norm(x_RQD, w.input_norm, eps)
-    q = queries(normed, w, cos_RKE[:, width:], sin_RKE[:, width:], head_dim=head_dim, eps=eps)
-    seen = torch.cat((context_RSD, normed), dim=1)
-    k, v = keys_and_values(seen, w, cos_RKE, sin_RKE, head_dim=head_dim, eps=eps)
-    mixed = attend(q, k, v, visible)
+    mixed = attend(*projected, visible)
     if drop_anchor:
         x_RQD = without_first_slot(x_RQD, visible.layout.block)
         mixed = without_first_slot(mixed, visible.layout.block)
@@ -131,7 +193,7 @@ class Mlp(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Holds a layer's weights; `decoder_layer` computes with them."""
+    """Holds a layer's weights; the functions above compute with them."""
 
     def __init__(self, shape: DrafterShape) -> None:
         super().__init__()
@@ -141,7 +203,7 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = Norm(shape.hidden_size)
 
     def weights(self) -> LayerWeights:
-        """The layer's tensors in the order `decoder_layer` takes them."""
+        """The layer's tensors in the order of `LayerWeights`."""
         attention, mlp = self.self_attn, self.mlp
         return LayerWeights(
             self.input_layernorm.weight,

@@ -62,7 +62,7 @@ def draft_loss(
     block = drafter.shape.block_size
     head = PlainHead(head_weight) if isinstance(head_weight, Tensor) else head_weight
     states_BSX = with_noise(states_BSX, objective.noise_std, generator)
-    ids = block_inputs(input_ids_BS, anchors_BN, valid_BN, block=block, mask_token=drafter.shape.mask_token_id)
+    ids = block_inputs(input_ids_BS, anchors_BN, valid_BN, mask_token=drafter.shape.mask_token_id)
     hidden_BMD = drafter(functional.embedding(ids, embed_weight), states_BSX, anchors_BN, valid_BN)
     labels_BNW, supervised_BNW = block_labels(input_ids_BS, loss_mask_BS, anchors_BN, valid_BN, block=block)
     result = head_loss(
@@ -114,11 +114,13 @@ def with_noise(states: Tensor, std: float, generator: torch.Generator | None) ->
     return states + std * noise
 
 
-def block_inputs(input_ids_BS: Tensor, anchors_BN: Tensor, valid_BN: Tensor, *, block: int, mask_token: int) -> Tensor:
-    """[anchor token, MASK x (block-1)] for every block, [B, N*block]; a masked block is all MASK."""
-    ids = torch.full((*anchors_BN.shape, block), mask_token, dtype=input_ids_BS.dtype, device=input_ids_BS.device)
-    ids[:, :, 0] = torch.where(valid_BN, input_ids_BS.gather(1, anchors_BN), mask_token)
-    return ids.flatten(1)
+def block_inputs(input_ids_BS: Tensor, anchors_BN: Tensor, valid_BN: Tensor, *, mask_token: int) -> Tensor:
+    """What the slots hold: each block's anchor token, then MASK for all other slots, [B, N+1].
+
+    A block that is left out has MASK in place of its anchor.
+    """
+    tokens = torch.where(valid_BN, input_ids_BS.gather(1, anchors_BN), mask_token)
+    return functional.pad(tokens, (0, 1), value=mask_token)
 
 
 def block_labels(

@@ -1,7 +1,8 @@
 """Masters of a bf16 replica on CUDA: AdamW in one pass over memory, straight from the replica's gradients.
 
 `Masters` widens the gradients to fp32, clips them, steps and copies back: eight passes. Here one kernel a weight reads
-the gradient, the master and the moments once and writes master, moments and replica.
+gradient, weight and moments once and writes weight and moments. The fp32 master has no tensor of its own: the replica
+is its upper half (`split_fp32`).
 """
 
 from __future__ import annotations
@@ -14,22 +15,21 @@ from torch import Tensor
 from dflash_trainer.config import OptimizerConfig
 from dflash_trainer.optim.fused_step import StepNumbers, fused_step
 from dflash_trainer.optim.masters import Masters
+from dflash_trainer.optim.split_fp32 import join, split
 
 
 class FusedMasters(Masters):
     """The weights an owner updates, with their moments. State names are those of torch.optim.AdamW."""
 
-    updates_replica = True
     scales_on_device = True
 
     def __init__(self, replica: Mapping[str, Tensor], config: OptimizerConfig, *, borrows: bool) -> None:
         self.borrows = borrows
         self._config = config
-        self._replica = {name: weight.detach() for name, weight in replica.items()}
-        self.weights = {name: weight.float() for name, weight in self._replica.items()}
-        if not borrows:
-            for weight in self.weights.values():
-                weight.grad = torch.zeros_like(weight)
+        self.weights = {name: weight.detach() for name, weight in replica.items()}
+        self._lower = {name: torch.zeros_like(weight, dtype=torch.int16) for name, weight in self.weights.items()}
+        summed = {} if borrows else self.weights
+        self.sums = {name: torch.zeros_like(weight, dtype=torch.float32) for name, weight in summed.items()}
         self._borrowed: dict[str, Tensor] = {}
         self._create_state()
 
@@ -47,7 +47,7 @@ class FusedMasters(Masters):
         return torch.linalg.vector_norm(torch.stack(norms))
 
     def update(self, *, lr: float, scale: float | Tensor) -> None:
-        """Take a step with rate `lr` on the gradients times `scale`; the replica is updated too.
+        """Take a step with rate `lr` on the gradients times `scale`.
 
         Nothing waits for the device. A scale that is NaN there changes no weight and no moment: call take_back() then.
         """
@@ -55,19 +55,19 @@ class FusedMasters(Masters):
         betas = (config.betas[0], config.betas[1])
         steps = int(next(iter(self._state.values()))["step"].item()) + 1
         numbers = self._numbers(lr, scale, *(1 - beta**steps for beta in betas))
-        for (name, master), gradient in zip(self.weights.items(), self.gradients(), strict=True):
+        for (name, weight), gradient in zip(self.weights.items(), self.gradients(), strict=True):
             state = self._state[name]
             state["step"] += 1
             fused_step(
-                master,
+                weight,
+                self._lower[name],
                 state["exp_avg"],
                 state["exp_avg_sq"],
                 gradient,
-                self._replica[name],
                 numbers,
                 betas=betas,
                 eps=config.eps,
-                weight_decay=config.weight_decay if master.ndim == 2 else 0.0,
+                weight_decay=config.weight_decay if weight.ndim == 2 else 0.0,
             )
         self._borrowed = {}
 
@@ -82,6 +82,14 @@ class FusedMasters(Masters):
         return StepNumbers(
             *(v if isinstance(v, Tensor) else torch.full((), v, dtype=torch.float32, device=device) for v in values)
         )
+
+    def _master(self, name: str) -> Tensor:
+        return join(self.weights[name].view(torch.int16), self._lower[name])
+
+    def _set_master(self, name: str, master: Tensor) -> None:
+        upper, lower = split(master.float())
+        self.weights[name].view(torch.int16).copy_(upper)
+        self._lower[name].copy_(lower)
 
     def _state_of(self) -> dict[str, dict[str, Tensor]]:
         return self._state
@@ -98,7 +106,7 @@ class FusedMasters(Masters):
             for name, weight in self.weights.items()
         }
         if self.borrows:
-            self.borrow({name: torch.zeros_like(weight) for name, weight in self._replica.items()})
+            self.borrow({name: torch.zeros_like(weight) for name, weight in self.weights.items()})
         self.update(lr=0.0, scale=0.0)
         for state in self._state.values():
             state["step"].zero_()

@@ -1,4 +1,4 @@
-"""AdamW in one pass over memory: bf16 gradient in; fp32 master, two moments and bf16 replica out."""
+"""AdamW in one pass over memory: bf16 gradient in; weight (bf16 and the rest of its fp32) and two moments out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dflash_trainer.compile_guard import compile_once
+from dflash_trainer.optim.split_fp32 import join, split
 
 
 class StepNumbers(NamedTuple):
@@ -22,30 +23,33 @@ class StepNumbers(NamedTuple):
 
 
 def fused_step(
-    master: Tensor,
+    weight: Tensor,
+    lower: Tensor,
     first: Tensor,
     second: Tensor,
     gradient: Tensor,
-    replica: Tensor,
     numbers: StepNumbers,
     *,
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
 ) -> None:
-    """Update one weight in place, all five tensors of one shape. On CUDA a single kernel."""
-    update = compile_once(_update, any_size=True) if master.is_cuda else _update
-    flat = (x.view(-1) for x in (master, first, second, gradient, replica))
+    """Update one weight in place, all five tensors of one shape. On CUDA a single kernel.
+
+    `weight` is bf16, `lower` the int16 that makes it fp32 (`split_fp32`).
+    """
+    update = compile_once(_update, any_size=True) if weight.is_cuda else _update
+    flat = (x.view(-1) for x in (weight.view(torch.int16), lower, first, second, gradient))
     update(*flat, numbers, betas=betas, eps=eps, weight_decay=weight_decay)
 
 
 @torch.no_grad()
 def _update(
-    master: Tensor,
+    upper: Tensor,
+    lower: Tensor,
     first: Tensor,
     second: Tensor,
     gradient: Tensor,
-    replica: Tensor,
     numbers: StepNumbers,
     *,
     betas: tuple[float, float],
@@ -59,6 +63,8 @@ def _update(
     first.copy_(moment)
     second.copy_(square)
     direction = (moment / numbers.correction1) / ((square / numbers.correction2).sqrt() + eps)
+    master = join(upper, lower)
     new = torch.where(bad, master, master * (1 - numbers.lr * weight_decay) - numbers.lr * direction)
-    master.copy_(new)
-    replica.copy_(new)
+    new_upper, new_lower = split(new)
+    upper.copy_(new_upper)
+    lower.copy_(new_lower)

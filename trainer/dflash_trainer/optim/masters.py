@@ -16,8 +16,6 @@ from dflash_trainer.optim.small_adamw import SmallAdamW
 class Masters:
     """The weights an owner updates. An fp32 replica is its own master; for bf16 an fp32 copy is kept."""
 
-    updates_replica = False
-    """update() writes the owner's replica as well."""
     borrows = False
     """Gradients are lent by borrow() and not summed here."""
     scales_on_device = False
@@ -29,14 +27,17 @@ class Masters:
             name: weight.detach() if weight.dtype == torch.float32 else weight.detach().float()
             for name, weight in replica.items()
         }
-        for weight in self.weights.values():
-            weight.grad = torch.zeros_like(weight)
+        """What replicas are given, by name."""
+        self.sums: dict[str, Tensor] = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
+        """fp32 sums of gradients, by name; none where gradients are borrowed."""
+        for name, weight in self.weights.items():
+            weight.grad = self.sums[name]
         self._optimizers = _optimizers(self.weights, config)
         self._create_state()
 
     def gradients(self) -> list[Tensor]:
-        """fp32 gradients, one a weight, in the order of `weights`."""
-        return [weight.grad for weight in self.weights.values() if weight.grad is not None]
+        """Gradients, one a weight, in the order of `weights`."""
+        return list(self.sums.values())
 
     def borrow(self, gradients: Mapping[str, Tensor]) -> None:
         """Use these gradients in the next norm and update, without copying them."""
@@ -61,8 +62,8 @@ class Masters:
     def state(self) -> Iterator[tuple[str, Tensor]]:
         """Masters and optimizer state as named tensors: `NAME/master`, `NAME/exp_avg` and so on."""
         states = self._state_of()
-        for name, weight in self.weights.items():
-            yield f"{name}/master", weight
+        for name in self.weights:
+            yield f"{name}/master", self._master(name)
             for key, value in sorted(states[name].items()):
                 yield f"{name}/{key}", value
 
@@ -77,7 +78,17 @@ class Masters:
                     f"checkpoint: optimizer tensor {name} {problem}",
                     "resume with the configuration of the checkpoint, or start from its weights with drafter.init_from",
                 )
-            value.copy_(found)
+            if name.endswith("/master"):
+                self._set_master(name.removesuffix("/master"), found)
+            else:
+                value.copy_(found)
+
+    def _master(self, name: str) -> Tensor:
+        """The fp32 master of a weight."""
+        return self.weights[name]
+
+    def _set_master(self, name: str, master: Tensor) -> None:
+        self.weights[name].copy_(master)
 
     def _state_of(self) -> dict[str, dict[str, Tensor]]:
         found = {id(p): s for optimizer in self._optimizers for p, s in optimizer.state.items()}

@@ -19,6 +19,7 @@ from dflash_trainer.objective import LossOutput, draft_loss
 from dflash_trainer.pipeline.numbers import seed_for
 from dflash_trainer.pipeline.states_queue import StatesBatch, StatesQueue
 from dflash_trainer.pipeline.threads import enter_worker
+from dflash_trainer.pipeline.worker_use import WorkerUse
 
 if TYPE_CHECKING:
     from dflash_trainer.model.drafter import Drafter
@@ -73,6 +74,9 @@ class DrafterWorker:
         self._seed = seed
         self._generator = torch.Generator(self.device)
         self._sums: dict[str, Tensor] = {}
+        self._reading = 0.0
+        self._ended: float | None = None
+        self.use = WorkerUse()
         self._thread = ThreadPoolExecutor(1, name, initializer=enter_worker, initargs=(self.device,))
 
     def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -135,12 +139,16 @@ class DrafterWorker:
 
     def _one(self, work: Callable[[StatesBatch], BatchReport]) -> BatchReport:
         """Take a batch, work on it, give its room back."""
-        started = time.perf_counter()
+        started, self._reading = time.perf_counter(), 0.0
         item = self.queue.take()
         taken = time.perf_counter()
         report = work(item)
         self.queue.release()
-        return replace(report, waited=taken - started, worked=time.perf_counter() - taken)
+        ended = time.perf_counter()
+        worked, between = ended - taken, started - (self._ended or started)
+        self._ended = ended
+        self.use = self.use.plus(busy=worked + between, host=worked - self._reading)
+        return replace(report, waited=taken - started, worked=worked)
 
     def _train_batch(self, item: StatesBatch) -> BatchReport:
         """The measures travel while the backward pass is launched: the device never waits for them to be read."""
@@ -148,7 +156,7 @@ class DrafterWorker:
         output, bad_rows = self._masked_forward(item, seed_for(self._seed, 1, number))
         measures = _measures(output, bad_rows)
         (output.loss * output.weight).backward()  # type: ignore[no-untyped-call]
-        report = _report(item, measures)
+        report = self._read(item, measures)
         if report.skipped:
             for parameter in self.parameters.values():
                 parameter.grad = None
@@ -157,7 +165,14 @@ class DrafterWorker:
     def _evaluate_batch(self, item: StatesBatch) -> BatchReport:
         number = item.loaded.work.planned.number
         output, bad_rows = self._masked_forward(item, seed_for(self._seed, 2, number))
-        return _report(item, _measures(output, bad_rows))
+        return self._read(item, _measures(output, bad_rows))
+
+    def _read(self, item: StatesBatch, measures: Arriving) -> BatchReport:
+        """The report of a batch, once its measures are there."""
+        started = time.perf_counter()
+        report = _report(item, measures)
+        self._reading = time.perf_counter() - started
+        return report
 
     def _masked_forward(self, item: StatesBatch, seed: int) -> tuple[LossOutput, Tensor]:
         """Forward with the rows whose states are not finite taken out; returns how many there were."""

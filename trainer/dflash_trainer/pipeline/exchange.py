@@ -94,13 +94,12 @@ class Exchange:
         if self.masters[owner].borrows:
             self._lend(owner)
             return
-        for name, master in self.masters[owner].weights.items():
-            assert master.grad is not None
-            master.grad.zero_()
+        for name, total in self.masters[owner].sums.items():
+            total.zero_()
             for drafter in self._drafters:
                 gradient = drafter.gradient(name)
                 if gradient is not None:
-                    master.grad.add_(gradient.to(master.device, non_blocking=True))
+                    total.add_(gradient.to(total.device, non_blocking=True))
 
     def _lend(self, owner: int) -> None:
         """With a single drafter there is nothing to sum: its gradients are used where they are."""
@@ -119,18 +118,16 @@ class Exchange:
 
     def _step_owner(self, owner: int, lr: float, scale: float | Tensor) -> None:
         self.masters[owner].update(lr=lr, scale=scale)
-        self._give_weights(owner, besides=self.masters[owner].updates_replica)
+        self._give_weights(owner)
 
     @torch.no_grad()
-    def _give_weights(self, owner: int, besides: bool = False) -> None:
-        """Copy the owner's masters into every replica, or only into those `besides` its own."""
-        for name, master in self.masters[owner].weights.items():
-            for number, drafter in enumerate(self._drafters):
-                if besides and number == owner:
-                    continue
+    def _give_weights(self, owner: int) -> None:
+        """Copy the owner's weights into every replica; its own may be the very tensors that were updated."""
+        for name, weight in self.masters[owner].weights.items():
+            for drafter in self._drafters:
                 replica = drafter.parameters[name]
-                if replica.data_ptr() != master.data_ptr():
-                    replica.copy_(master, non_blocking=True)
+                if replica.data_ptr() != weight.data_ptr():
+                    replica.copy_(weight, non_blocking=True)
 
 
 def _mean_norm(norms: Sequence[_Norm], weight: float) -> float:

@@ -22,6 +22,7 @@ from dflash_trainer.pipeline.exchange import Exchange
 from dflash_trainer.pipeline.failure import FirstFailure
 from dflash_trainer.pipeline.states_queue import QueueClosed, RingShape, StatesQueue
 from dflash_trainer.pipeline.target_worker import TargetWorker
+from dflash_trainer.pipeline.worker_use import WorkerUse
 from dflash_trainer.warmup import DrafterSite, Say, place_drafter, warm
 
 if TYPE_CHECKING:
@@ -108,7 +109,11 @@ class Pipeline:
 
     def target_use(self) -> TargetUse:
         """Totals over this box's target workers."""
-        return TargetUse(sum(w.tokens for w in self._workers), sum(w.busy_seconds for w in self._workers))
+        return TargetUse(sum(w.tokens for w in self._workers), sum(w.use.busy_seconds for w in self._workers))
+
+    def worker_use(self) -> dict[str, WorkerUse]:
+        """What each worker of this box has done since the start, by name."""
+        return {w.name: w.use for w in self._workers} | {d.name: d.use for d in self.drafters}
 
     def close(self) -> bool:
         """End every thread; False when one is stuck (in a lost GPU, say)."""

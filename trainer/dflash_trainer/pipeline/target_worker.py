@@ -12,6 +12,7 @@ import torch
 from dflash_trainer.data.prefetch import Prefetcher
 from dflash_trainer.pipeline.states_queue import QueueClosed, StatesQueue
 from dflash_trainer.pipeline.threads import enter_worker
+from dflash_trainer.pipeline.worker_use import WorkerUse
 
 if TYPE_CHECKING:
     from dflash_trainer.target import Target
@@ -31,7 +32,7 @@ class TargetWorker:
         self.name = name
         self.target = target
         self.tokens = 0
-        self.busy_seconds = 0.0
+        self.use = WorkerUse()
         self._batches = batches
         self._queues = queues
         self._on_error = on_error
@@ -53,8 +54,9 @@ class TargetWorker:
             while (loaded := self._batches.take()) is not None:
                 started = time.perf_counter()
                 states_BSX = self.target.capture(loaded.batch.input_ids_BS, loaded.batch.lengths_B)
+                launched = time.perf_counter()
                 self._finish_device()
-                self.busy_seconds += time.perf_counter() - started
+                self.use = self.use.plus(busy=time.perf_counter() - started, host=launched - started)
                 self.tokens += loaded.batch.tokens
                 self._queues[loaded.work.drafter].put(loaded, states_BSX)
         except QueueClosed:
