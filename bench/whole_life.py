@@ -196,8 +196,25 @@ def course(run: Path) -> dict[str, Any]:
         "drafter_ms": round(statistics.median(row["drafter_ms"] for row in rows), 2),
         "queue_depth": statistics.mean(row["queue_depth"] for row in rows),
         "loss": [rows[0]["loss"], last["loss"]],
+        "workers": shares(rows[0], last),
         **{name: last[name] for name in ("recompiles", "device_allocs", "device_frees", "skipped_batches", "gpus")},
     }
+
+
+def shares(first: dict[str, Any], last: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Busy share of each worker between two steps, and milliseconds of Python a batch."""
+    seconds, before = last["time"] - first["time"], {worker["name"]: worker for worker in first["workers"]}
+    found = {}
+    for worker in last["workers"]:
+        batches, busy, host = (
+            worker[key] - before[worker["name"]][key] for key in ("batches", "busy_seconds", "host_seconds")
+        )
+        found[worker["name"]] = {
+            "batches": batches,
+            "busy": round(busy / seconds, 3),
+            "host_ms": round(host * 1e3 / max(1, batches), 2),
+        }
+    return found
 
 
 def parse() -> argparse.Namespace:
