@@ -14,9 +14,8 @@ class ActionModule(DflashStatus):  # type: ignore[misc]
 
     def judge(self, result: dict[str, Any]) -> dict[str, Any]:
         """Return the audit; `failed` when it found something."""
-        problems = result.get("answer", {}).get("problems") or []
-        if problems and not result.get("failed"):
-            names = ", ".join(dict.fromkeys(str(item["name"]) for item in problems))
-            result.update(failed=True, msg=f"not as recorded: {names}")
+        summary = result.get("answer", {}).get("summary")
+        if summary and not result.get("failed"):
+            result.update(failed=True, msg=summary)
         told: dict[str, Any] = super().judge(result)
         return told

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dflash_ops import compare, compare_request, runs
+from dflash_ops import compare, compare_request, runs, screens
 from dflash_ops.errors import OpsError
 from dflash_ops.paths import Layout
 
@@ -111,8 +111,8 @@ def test_release_folder_in_a_path_is_no_difference(box: Layout) -> None:
     ("known", "text"),
     [
         ([], "nothing ran on this box yet.*deploy.yml starts the first"),
-        (["r1"], "r1 is the only run here.*promote.yml keeps it as known-good"),
-        (["r1", "r2"], "none to compare with was named.*-e run_a=r1 takes the run before"),
+        (["r1"], r"r1 is the only run here.*Remedy: after the next .* with -e run_a=r1$"),
+        (["r1", "r2"], r"none to compare with was named.*-e run_a=r1 takes the run before \([^)]*\)$"),
     ],
 )
 def test_without_two_runs_it_is_said_what_to_do_first(box: Layout, known: list[str], text: str) -> None:
@@ -122,3 +122,38 @@ def test_without_two_runs_it_is_said_what_to_do_first(box: Layout, known: list[s
     with pytest.raises(OpsError) as refused:
         compare_request.compare_runs(box, "", "")
     assert re.search(text, str(refused.value))
+
+
+def ended(layout: Layout, run_id: str, *, rc: int, signal: int | None, tok_s: float, steps: int = 20) -> None:
+    """Write how a run ended, and its steps."""
+    folder = run(layout, run_id).folder
+    (folder / "exit.json").write_text(json.dumps({"rc": rc, "signal": signal}))
+    rows = [json.dumps({"step": step, "time": step, "tok_s": tok_s}) for step in range(1, steps + 1)]
+    (folder / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    runs.set_current(layout, run_id)
+
+
+def test_only_a_run_that_can_be_promoted_is_offered_for_it(box: Layout) -> None:
+    ended(box, "r1", rc=0, signal=None, tok_s=100)
+    with pytest.raises(OpsError, match=r"Remedy: playbooks/promote\.yml keeps it as known-good; after the next"):
+        compare_request.compare_runs(box, "", "")
+    ended(box, "r2", rc=137, signal=9, tok_s=100)
+    with pytest.raises(OpsError) as refused:
+        compare_request.compare_runs(box, "", "")
+    assert "promote" not in str(refused.value)
+
+
+def test_how_each_run_ended_stands_beside_its_name(box: Layout) -> None:
+    ended(box, "r1", rc=0, signal=None, tok_s=100)
+    ended(box, "r2", rc=137, signal=9, tok_s=100)
+    shown = screens.compare_screen(compare_request.compare_runs(box, "r1", "r2"))
+    assert shown[:2] == ["A r1 (finished)", "B r2 (killed)"]
+
+
+@pytest.mark.parametrize(("steps", "slower"), [(20, True), (3, False)])
+def test_a_run_that_ended_before_it_had_a_speed_is_no_slow_one(box: Layout, steps: int, slower: bool) -> None:
+    ended(box, "r1", rc=0, signal=None, tok_s=100)
+    ended(box, "r2", rc=137, signal=9, tok_s=10, steps=steps)
+    problems = compare_request.compare_runs(box, "r1", "r2")["problems"]
+    assert [item["name"] for item in problems] == (["slower"] if slower else [])
+    assert not [item for item in problems if "rollback" in item["remedy"]]  # nothing is known-good

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,3 +82,25 @@ def test_audit_lists_every_part_and_never_stops_at_the_first(box: Box) -> None:
     assert told["checks"]["release"] == "1 problem"
     assert "release-replaced" in names(told["problems"])
     assert any(line.startswith("✘ run") for line in verify.screen(told))
+
+
+def test_an_audit_of_a_killed_run_tells_its_end_and_not_that_it_differs_from_the_record(box: Box) -> None:
+    run = going(box)
+    main = living.main_process(run)
+    assert main is not None
+    os.kill(main.pid, signal.SIGKILL)
+    until(lambda: box.state() == "killed")
+    checks = {"process": "none", "log": "ok", "state": "1 problem"}
+    told = verify.audit(box.layout, run.run_id)
+    assert {name: told["checks"][name] for name in checks} == checks
+    shown = verify.screen(told)
+    assert "  ○ process: none, the run is killed" in shown
+    assert "  ✔ log: no known failure" in shown
+
+
+def test_the_summary_tells_a_difference_from_the_record_and_the_run_s_own_trouble_apart() -> None:
+    drift, killed = {"name": "environment-drift"}, {"name": "killed"}
+    assert verify.summary([], []) == ""
+    assert verify.summary([], [killed, killed]) == "all is as recorded, and the run has trouble: killed"
+    assert verify.summary([drift], []) == "not as recorded: environment-drift"
+    assert verify.summary([drift], [killed]) == "not as recorded: environment-drift; killed"

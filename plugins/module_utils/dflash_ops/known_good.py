@@ -74,7 +74,7 @@ def entry_of(layout: Layout, run: runs.Run, *, by: str, allow_dirty: bool = Fals
     if float(speed["best_tok_s"] or 0) < least:
         raise OpsError(
             f"run {run.run_id} reached {speed['best_tok_s']:.0f} tok/s, and {least:.0f} are needed.",
-            remedy="playbooks/compare.yml names what differs from the known-good run",
+            remedy="playbooks/compare.yml names what differs from another run",
         )
     if run.record.get("release_dirty") and not allow_dirty:
         raise OpsError(
@@ -91,6 +91,15 @@ def entry_of(layout: Layout, run: runs.Run, *, by: str, allow_dirty: bool = Fals
         "archive": "",
         **{key: run.record.get(key) for key in KEPT_KEYS},
     }
+
+
+def can_be_promoted(layout: Layout, run: runs.Run) -> bool:
+    """Tell whether promote.yml would take this run."""
+    try:
+        entry_of(layout, run, by="")
+    except OpsError:
+        return False
+    return True
 
 
 def promoted(layout: Layout, run_id: str) -> bool:

@@ -249,7 +249,7 @@ def compare_screen(told: Mapping[str, Any]) -> list[str]:
             ("recompiles", "recompiles", ".0f"),
         )
     ]
-    lines = [f"A {told['run_a']}", f"B {told['run_b']}", *table(head, body)]
+    lines = [*(f"{side.upper()} {told[f'run_{side}']} ({told['states'][side]})" for side in "ab"), *table(head, body)]
     if told["run_a"] == told["run_b"]:
         return [*lines, "  one run only: compare again after the next one, or name two (-e run_a=ID -e run_b=ID)"]
     if not told["differences"]:

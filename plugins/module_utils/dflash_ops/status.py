@@ -369,9 +369,7 @@ def death(run: runs.Run, said: Verdict) -> list[dict[str, str]]:
     """Name why a run ended badly."""
     name = {"failed": "failed", "killed": "killed", "lost": "lost"}[said.state]
     told = run.read("failure.json")
-    first = problem(
-        name, said.detail, str(told.get("remedy") or "relaunch.yml goes on from the last complete checkpoint")
-    )
+    first = problem(name, said.detail, str(told.get("remedy") or _again(run)))
     before, after = run.record.get("oom_kills"), living.cgroup_oom_kills()
     if said.signal == signal.SIGKILL and before is not None and after is not None and after > before:
         failure = failures.known("oom-killed")
@@ -382,6 +380,11 @@ def death(run: runs.Run, said: Verdict) -> list[dict[str, str]]:
     if told or said.state != "failed":
         return [first]
     return [first, *failures.explain(_own_log(run), where=str(run.log))]
+
+
+def _again(run: runs.Run) -> str:
+    steps = runs.checkpoint_steps(run)
+    return f"relaunch.yml goes on from step {steps[-1]}" if steps else "relaunch.yml; it had no complete checkpoint yet"
 
 
 def _own_log(run: runs.Run) -> str:
@@ -478,6 +481,6 @@ def slow(answer: dict[str, Any], *, tolerance: float = 0.8) -> list[dict[str, st
             "slow",
             f"{answer['tok_s']:.0f} tok/s over the last steps; {answer['expected_tok_s']:.0f} expected, "
             f"{wanted:.0f} tolerated",
-            "playbooks/compare.yml names what differs from the known-good run",
+            "playbooks/compare.yml names what differs from another run",
         )
     ]

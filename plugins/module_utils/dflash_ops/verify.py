@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,45 +14,74 @@ from .paths import Layout
 from .trainer_command import Selection
 
 LOG_BYTES = 1 << 20
+NO_PROCESS = "none"
+Look = Callable[[], list[dict[str, str]]]
 
 
 def audit(layout: Layout, run_id: str) -> dict[str, Any]:
-    """Return `{"ok", "run_id", "checks": {name: "ok" or a count}, "problems", "facts"}`.
+    """Return `{"ok", "run_id", "state", "checks": {name: "ok", "none" or a count}, "problems", "summary", ...}`.
 
     Raises:
         OpsError: there is no run to audit.
     """
     run = runs.need(layout, run_id)
+    state, main = status.verdict(run).state, living.main_process(run)
     selection = Selection.from_record(run.record)
-    looks: dict[str, Callable[[], list[dict[str, str]]]] = {
+    recorded: dict[str, Look] = {
         "environment": lambda: _environment(layout, run, selection),
         "release": lambda: _release(layout, run, selection),
         "inputs": lambda: _inputs(layout, run, selection),
         "compile cache": lambda: _cache(layout, run),
         "process": lambda: _process(layout, run),
+    }
+    course: dict[str, Look] = {
         "log": lambda: _log(run),
         "state": lambda: list(status.snapshot(layout, run_id=run.run_id)["problems"]),
     }
-    checks, problems = {}, []
-    for name, look in looks.items():
-        try:
-            found = look()
-        except OpsError as error:
-            found = [problem(name.replace(" ", "-"), error.message, error.remedy)]
-        checks[name] = "ok" if not found else f"{len(found)} problem{'s' * (len(found) > 1)}"
-        problems += [item for item in found if item not in problems]
-    main = living.main_process(run)
+    found = {name: _found(name, look) for name, look in {**recorded, **course}.items()}
+    checks = {name: _count(listed) for name, listed in found.items()}
+    if main is None:
+        checks["process"] = NO_PROCESS
     python, torch = status.real_files(main) if main else ("", "")
+    differs, trouble = ([item for name in part for item in found[name]] for part in (recorded, course))
     return {
-        "ok": not problems,
+        "ok": not (differs or trouble),
         "run_id": run.run_id,
-        "state": status.verdict(run).state,
+        "state": state,
         "checks": checks,
+        "summary": summary(differs, trouble),
         "pid": main.pid if main else None,
         "python": python,
         "torch": torch,
-        "problems": problems,
+        "problems": _once([*differs, *trouble]),
     }
+
+
+def _found(name: str, look: Look) -> list[dict[str, str]]:
+    try:
+        return look()
+    except OpsError as error:
+        return [problem(name.replace(" ", "-"), error.message, error.remedy)]
+
+
+def _count(found: Sequence[object]) -> str:
+    return "ok" if not found else f"{len(found)} problem{'s' * (len(found) > 1)}"
+
+
+def _once(found: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """Return each problem once: log and state tell the same failure."""
+    listed: list[dict[str, str]] = []
+    for item in found:
+        listed += [item] if item not in listed else []
+    return listed
+
+
+def summary(differs: Sequence[Mapping[str, str]], trouble: Sequence[Mapping[str, str]]) -> str:
+    """Say in one sentence what does not hold: the records, the run's own course, or both; empty when all does."""
+    names = [", ".join(dict.fromkeys(str(item["name"]) for item in part)) for part in (differs, trouble)]
+    if trouble and not differs:
+        return f"all is as recorded, and the run has trouble: {names[1]}"
+    return "; ".join(text for text in (f"not as recorded: {names[0]}" * bool(differs), names[1]) if text)
 
 
 def _environment(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
@@ -177,10 +206,15 @@ def _log(run: runs.Run) -> list[dict[str, str]]:
 def screen(answer: Mapping[str, Any]) -> list[str]:
     """Return what a person reads."""
     lines = [f"{'✔' if answer['ok'] else '✘'} run {answer['run_id']} ({answer['state']})"]
-    lines += [
-        f"  {'✔' if said == 'ok' else '✘'} {name}: {'as recorded' if said == 'ok' else said}"
-        for name, said in answer["checks"].items()
-    ]
+    lines += [check_line(name, said, str(answer["state"])) for name, said in answer["checks"].items()]
     if answer["pid"]:
         lines += screens.rows([("pid", str(answer["pid"])), ("python", answer["python"]), ("torch", answer["torch"])])
     return lines + screens.problem_lines(answer["problems"])
+
+
+def check_line(name: str, said: str, state: str) -> str:
+    """Return the line of one look; a log and a state are in no record, and an ended run has no process."""
+    if said == NO_PROCESS:
+        return f"  ○ {name}: none, the run is {state}"
+    good = {"log": "no known failure", "state": state}.get(name, "as recorded")
+    return f"  {'✔' if said == 'ok' else '✘'} {name}: {good if said == 'ok' else said}"
