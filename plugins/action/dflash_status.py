@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.loader import action_loader
 
 DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
-from dflash_ops import life, status
+from dflash_ops import life, screens, status
 
 # Seconds that one look waits on the box for news, and the pause before a lost connection is tried again.
 LOOK_SECONDS = 5.0
@@ -43,14 +44,29 @@ class ActionModule(DflashAction):  # type: ignore[misc]
                 result.update(self.watch(variables))
         else:
             result.update(self.ask(variables))
+            result = self.exit_code(result)
         if "answer" in result:
-            self.panel(variables, result.get("panel") or result.get("screen") or [])
+            if not result.get("unreachable"):  # Ansible itself tells that, once
+                self.panel(variables, result.get("panel") or result.get("screen") or [])
             self.write_json(variables, result["answer"])
         return self.judge(result)
 
+    def exit_code(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Let a box that could not be asked end the playbook with 4, and where `strict` a run in trouble with 2."""
+        no_way, answer = result.pop("no_way", ""), result.get("answer", {})
+        asked = self._task.args.get("strict")
+        if no_way and (asked is None or boolean(asked)):
+            return {**result, "unreachable": True, "msg": no_way}
+        if boolean(asked or False) and answer.get("state") in status.TROUBLE and not result.get("failed"):
+            what = f"run {answer['run_id']} is {answer['state']}" if answer["run_id"] else answer["detail"]
+            return {**result, "failed": True, "msg": what}
+        return result
+
     def judge(self, result: dict[str, Any]) -> dict[str, Any]:
         """Return the result; of a failure the message only, since all else was shown and written already."""
-        return {name: value for name, value in result.items() if name not in SHOWN} if result.get("failed") else result
+        if not (result.get("failed") or result.get("unreachable")):
+            return result
+        return {name: value for name, value in result.items() if name not in SHOWN}
 
     def ask(self, task_vars: dict[str, Any], **more: Any) -> dict[str, Any]:
         """Call the module once; no connection becomes the answer `unknown`."""
@@ -58,9 +74,9 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         try:
             told = self._execute_module(module_name=self._task.action, module_args=arguments, task_vars=task_vars)
         except AnsibleConnectionFailure as error:
-            return unknown(f"no connection: {error.message}")
+            return unknown(str(error.message))
         if told.get("unreachable"):
-            return unknown(f"no connection: {told.get('msg')}")
+            return unknown(str(told.get("msg")))
         if told.get("failed") and "answer" not in told:
             reason, _, remedy = str(told.get("msg")).partition(" Remedy: ")
             return {**told, "answer": status.unknown(reason, remedy), "screen": []}
@@ -94,6 +110,7 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         text = judged.get("message") or f"it did not prove itself in {elapsed:.0f} s"
         remedies = [item["remedy"] for item in told["answer"].get("problems") or () if item.get("remedy")]
         remedy = f" Remedy: {remedies[0]}" if remedies else ""
+        told.pop("no_way", None)
         return {**told, "failed": True, "msg": f"{name}: {text}.{remedy}"}
 
     def line(self, task_vars: dict[str, Any], elapsed: float, text: str) -> None:
@@ -126,6 +143,7 @@ def box_of(line: str) -> str:
 
 
 def unknown(reason: str) -> dict[str, Any]:
-    """Return the answer about a box that could not be asked."""
-    answer = status.unknown(reason)
-    return {"changed": False, "answer": answer, "screen": [f"? unknown: {answer['detail']}"]}
+    """Return the answer about a box that could not be asked, and why."""
+    cause, _, remedy = reason.partition(" Remedy: ")
+    answer = status.unknown(f"no connection: {cause}", remedy or "reach the box first")
+    return {"changed": False, "no_way": reason, "answer": answer, "screen": screens.status_screen(answer)}

@@ -8,7 +8,8 @@ type: stdout
 short_description: Tell a refusal once, line by line, with its remedy
 description:
   - Ansible's default output, except for a failure of one of this project's own tasks. Ansible tells that as an error
-    with the place in the playbook, and once more as the task's result in YAML. Here it is one message in plain lines.
+    with the place in the playbook, and once more as the task's result in YAML. Here it is one message in plain lines,
+    and so is a box that could not be reached.
   - With C(-v), and for what is no refusal (a module that broke off), everything is as Ansible has it.
 extends_documentation_fragment:
   - default_callback
@@ -50,7 +51,11 @@ class CallbackModule(Default):  # type: ignore[misc]
 
     def _refuses(self, result: MutableMapping[str, Any]) -> bool:
         told = self._current_task_result
-        if self._display.verbosity or not told or not told.exception:
+        if self._display.verbosity or not told:
+            return False
+        if result.get("unreachable"):
+            return "msg" in result
+        if not told.exception:
             return False
         broke_off = re.match(r"Task failed: (?!Action failed: )", str(result.get("msg")))
         ours = str(told.task.action).startswith("dflash_") and "msg" in result and "module_stdout" not in result
@@ -65,6 +70,6 @@ def ignore_closed_pipes() -> None:
 
 def refusal(result: MutableMapping[str, Any]) -> str:
     """Return the message's own lines, each remedy on one of its own, and the end of a job's log if there is one."""
-    text = str(result["msg"]).replace(" Remedy: ", "\nRemedy: ")
+    text = str(result["msg"]).removeprefix("Task failed: ").replace(" Remedy: ", "\nRemedy: ")
     lines = [*text.splitlines(), *(f"  {line}" for line in result.get("log_tail") or ())]
     return "".join(f"\n  {line}" for line in lines)

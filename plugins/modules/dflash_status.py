@@ -12,7 +12,8 @@ description:
     who holds it, and the best speed that is known of this configuration.
   - With O(watch=true) the action plugin looks again and again, prints each phase and step as it comes, and ends when
     the run has proved its speed, or with the name of what went wrong.
-  - A box that cannot be reached gives the state C(unknown); nothing is said about its run then.
+  - A box that cannot be reached gives the state C(unknown); nothing is said about its run then, and the playbook ends
+    as Ansible ends where a host is unreachable.
 extends_documentation_fragment: [dflash_box, dflash_box.run, dflash_box.answer]
 options:
   stall_seconds:
@@ -27,6 +28,12 @@ options:
     description: The phase and step that the caller has seen.
     type: str
     default: ""
+  strict:
+    description: >-
+      Fail where the run is failed, killed, lost or stalled, and end as unreachable where the box could not be asked.
+      Only the action plugin reads this.
+    type: bool
+    default: false
   watch:
     description: Follow until the run is proved alive. Only the action plugin reads this.
     type: bool
@@ -82,6 +89,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "stall_seconds": {"type": "float", "default": status.STALL_SECONDS},
     "wait": {"type": "float", "default": 0.0},
     "seen": {"type": "str", "default": ""},
+    "strict": {"type": "bool", "default": False},
     "watch": {"type": "bool", "default": False},
     "expected_tok_s": {"type": "float", "default": 0.0},
     "tolerance": {"type": "float", "default": 0.8},

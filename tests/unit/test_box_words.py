@@ -25,6 +25,7 @@ def test_a_hint_reaches_the_box_that_was_looked_at(tmp_path: Path) -> None:
     run = root / "runs" / "20260101T000000Z-demo"
     run.mkdir(parents=True)
     (run / "run.json").write_text('{"run_id": "20260101T000000Z-demo"}')
+    (run / "exit.json").write_text('{"rc": 0}')
     (root / "current").symlink_to(run)
     mine = tmp_path / "mine.yml"
     shutil.copy(REPO / "inventory" / "localhost.yml", mine)

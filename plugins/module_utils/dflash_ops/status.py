@@ -20,6 +20,7 @@ WRITE_GRACE = 2.0  # seconds between the end of the trainer and its exit.json
 LOG_BYTES = 262144
 ENDED_WELL = ("finished", "stopped")
 LIVE = ("running", "stalled")
+TROUBLE = ("failed", "killed", "lost", "stalled", "unknown")  # states that somebody has to act upon
 TERM_EXIT = 128
 DISK_LEAST = 5 * space.GIB
 

@@ -39,6 +39,7 @@ WORDS = {
     "since": Word("float", "seconds, 0 or more", ("logs",)),
     "follow": Word("float", "seconds, 0 or more", ("logs",)),
     "last": Word("int", "a number of runs, 0 for all", ("runs",)),
+    "status_strict": Word("bool", "true or false", ("status",)),
     "json_out": Word("str", "the name of a file on the controller", READERS),
     "report_out": Word("str", "the name of a file on the controller", ("report",)),
     "job": Word("str", "the name of a job (stop.yml says which go on), or all for every one", ("stop",)),
