@@ -16,6 +16,8 @@ import pytest
 from dflash_trainer.data.arrow import ArrowSamples
 from dflash_trainer.errors import ExitCode
 from dflash_trainer.stopping import StopSignals
+from safetensors.torch import load_file, save_file
+from test_target import published
 from tiny_runs import TinyRun, what_was_trained, write_dataset
 
 
@@ -174,6 +176,9 @@ def test_resume_from_a_folder_without_a_checkpoint_is_refused(tiny: TinyRun) -> 
             "optimizer.max_steps 8 -> 16, steps of the run 8 -> 16 (learning rate of step 5: 0.000389 -> 0.000835)",
         ),
         ('drafter.devices=["cpu","cpu"]', 'drafter devices ["cpu"] -> ["cpu", "cpu"]'),
+        ("objective.head_chunk=6", "objective.head_chunk 4096 -> 6"),
+        ("objective.gamma=3", "objective.gamma 0.0 -> 3.0"),
+        ("drafter.rope_theta=5e3", "drafter.rope_theta 0.0 -> 5000.0"),
     ],
 )
 def test_a_resume_that_is_not_exact_names_what_changed_in_one_line(
@@ -194,22 +199,48 @@ def test_a_changed_dataset_is_said(tiny: TinyRun, capfd: pytest.CaptureFixture[s
     assert re.search(r'^resume is not exact: content of data.path "\w+" -> "\w+"$', capfd.readouterr().out, re.M)
 
 
+def test_another_target_at_the_same_path_is_said_and_the_same_one_elsewhere_is_not(
+    tiny: TinyRun, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ("optimizer.max_steps=8", "target.path=target", "drafter.mask_token_id=5", "target.dtype=bfloat16")
+    write_dataset(tiny.folder / "ids", samples=24, seed=1, largest=120)
+    published("llama", tiny.folder / "target")
+    broken_off(tiny, "run", "data.path=ids", *options)
+    shutil.copytree(tiny.folder / "run", tiny.folder / "again", symlinks=True)
+    (tiny.folder / "target").rename(tiny.folder / "moved")
+    assert tiny.train("run", "data.path=ids", *options, "target.path=moved") == ExitCode.FINISHED
+    assert "not exact" not in capfd.readouterr().out
+
+    (tiny.folder / "moved").rename(tiny.folder / "target")
+    file = tiny.folder / "target/model.safetensors"
+    weights = load_file(file)
+    weights["model.layers.0.mlp.up_proj.weight"][3, 7] += 0.5
+    save_file(weights, file, metadata={"format": "pt"})
+    assert tiny.train("again", "data.path=ids", *options) == ExitCode.FINISHED
+    assert re.search(r'^resume is not exact: content of target.path "\w+" -> "\w+"$', capfd.readouterr().out, re.M)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         ("data.prefetch=3", "runtime.queue_depth=1", 'target.devices=["cpu","cpu"]', "checkpoint.every_steps=3"),
         ("data.path=moved",),
         ("optimizer.max_steps=12",),
+        ("objective.alpha=0.7", "objective.gamma=1.75", "objective.head_chunk=5000"),
+        ("objective.kind=dpace", "objective.gamma=3"),
+        ("runtime.gradient_checkpointing=true",),
+        ("drafter.target_layer_ids=[1,3]", "drafter.num_captured=5", "drafter.num_kv_heads=2"),
     ],
-    ids=["speed", "place", "length"],
+    ids=["speed", "place", "length", "decay", "dpace", "memory", "defaults"],
 )
 def test_a_resume_of_which_nothing_is_said_equals_an_uninterrupted_run(
     tiny: TinyRun, capfd: pytest.CaptureFixture[str], change: tuple[str, ...]
 ) -> None:
     flat = ("optimizer.schedule=wsd", "optimizer.warmup_ratio=0", "optimizer.decay_ratio=0", "optimizer.max_steps=8")
+    kind = tuple(word for word in change if "kind" in word)  # what the rest of the change has an effect beside, or none
     shutil.copytree(tiny.folder / "train", tiny.folder / "moved")
     assert tiny.train("whole", *flat, *change) == ExitCode.FINISHED
-    broken_off(tiny, "parts", *flat)
+    broken_off(tiny, "parts", *flat, *kind)
     tiny.train("parts", *flat, *change)
     assert what_was_trained(tiny.rows("parts")) == what_was_trained(tiny.rows("whole"))
     assert "not exact" not in capfd.readouterr().out

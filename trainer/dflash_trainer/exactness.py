@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
 import torch
 
 from dflash_trainer.config import OptimizerConfig
+from dflash_trainer.effective import effective, section
 from dflash_trainer.optim.schedule import learning_rate, total_steps
 from dflash_trainer.pipeline.pipeline import Dataset, Pipeline
+from dflash_trainer.target_shape import TargetShape
 
 _WITHOUT_EFFECT = {
-    "target": ("devices", "fast_path", "cuda_graphs"),
+    "target": ("path", "devices", "fast_path", "cuda_graphs"),
     "drafter": ("devices", "init_from"),
     "data": ("path", "eval_path", "prefetch"),
     "optimizer": ("lr", "schedule", "warmup_ratio", "decay_ratio", "epochs", "max_steps"),
-    "runtime": ("queue_depth", "nan_limit"),
+    "runtime": ("gradient_checkpointing", "queue_depth", "nan_limit"),
 }
-"""Keys that change no number of a resumed run, or only by what is compared in their place: devices, samples, rates."""
+"""Keys that change no number of a resumed run, or only by what is compared in their place: weights, samples, rates."""
+_LOADED = ("target.dtype", "drafter.num_captured", "drafter.target_layer_ids")
+"""Keys that say which weights of a target are loaded, and as what."""
 _SECTIONS = ("target", "drafter", "objective", "data", "optimizer", "runtime")
 _SURROUNDINGS = {
+    "target": "content of target.path",
     "dataset": "content of data.path",
     "boxes": "boxes",
     "drafter_devices": "drafter devices",
@@ -36,6 +40,7 @@ def circumstances(pipeline: Pipeline, dataset: Dataset) -> dict[str, Any]:
     per_epoch, per_step = dataset.train_plan.batches_per_epoch, pipeline.shape.batches_per_step
     return {
         "total_steps": total_steps(per_epoch, per_step, config.optimizer),
+        "target": pipeline.targets[0].content,
         "dataset": dataset.train.fingerprint,
         "boxes": pipeline.boxes.count,
         "drafter_devices": [_device_name(device) for device in config.drafter.devices],
@@ -45,26 +50,34 @@ def circumstances(pipeline: Pipeline, dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def differences(saved: dict[str, Any], now: dict[str, Any], *, step: int) -> list[str]:
+def differences(saved: dict[str, Any], now: dict[str, Any], target: TargetShape, *, step: int) -> list[str]:
     """What changed since the checkpoint of `step` and makes its resume inexact; what is not recorded did not change."""
-    found = [
-        f"{section}.{key} {_change(before, after)}"
-        for section in _SECTIONS
-        for key, after in now["config"][section].items()
-        if key not in _WITHOUT_EFFECT.get(section, ())
-        and not _same(before := saved["config"].get(section, {}).get(key), after)
-    ]
+    changed = _config_differences(saved["config"], now["config"], target)
+    found = [f"{name} {change}" for name, change in changed.items()]
     found += _rate_differences(saved, now, step)
     return found + [
         f"{name} {_change(saved.get(key), now[key])}"
         for key, name in _SURROUNDINGS.items()
-        if not _same(saved.get(key), now[key])
+        if not _same(saved.get(key), now[key]) and not (key == "target" and changed.keys() & {*_LOADED})
     ]
+
+
+def _config_differences(saved: dict[str, Any], now: dict[str, Any], target: TargetShape) -> dict[str, str]:
+    """Changes by key, of those that are written otherwise and mean something else."""
+    meant = effective(saved, target), effective(now, target)
+    return {
+        f"{name}.{key}": _change(before, after)
+        for name in _SECTIONS
+        for key, after in now[name].items()
+        if key not in _WITHOUT_EFFECT.get(name, ())
+        and not _same(before := saved.get(name, {}).get(key), after)
+        and not _same(*(side[name][key] for side in meant))
+    }
 
 
 def _rate_differences(saved: dict[str, Any], now: dict[str, Any], step: int) -> list[str]:
     """What gives a step another learning rate, with the first such step to come, else the first one behind."""
-    before, after = (_optimizer(side["config"]["optimizer"]) for side in (saved, now))
+    before, after = (section(OptimizerConfig, side["config"]["optimizer"]) for side in (saved, now))
     totals = saved["total_steps"], now["total_steps"]
     for number in (*range(step + 1, min(totals) + 1), *range(1, min(step, *totals) + 1)):
         rates = learning_rate(number, totals[0], before), learning_rate(number, totals[1], after)
@@ -79,14 +92,8 @@ def _rate_differences(saved: dict[str, Any], now: dict[str, Any], step: int) -> 
     return [f"{', '.join(named)} (learning rate of step {number}: {rates[0]:.3g} -> {rates[1]:.3g})"]
 
 
-def _optimizer(values: dict[str, Any]) -> OptimizerConfig:
-    """The section of a checkpoint's configuration; keys of other versions are left out."""
-    known = {field.name for field in dataclasses.fields(OptimizerConfig)}
-    return OptimizerConfig(**{key: value for key, value in values.items() if key in known})
-
-
 def _same(before: Any, after: Any) -> bool:
-    return before is None or json.dumps(before) == json.dumps(after)
+    return None in (before, after) or json.dumps(before) == json.dumps(after)
 
 
 def _change(before: Any, after: Any) -> str:

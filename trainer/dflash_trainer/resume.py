@@ -33,13 +33,14 @@ def find_checkpoint(own: CheckpointStore, earlier: Path | None, say: Say) -> Che
 def restore(pipeline: Pipeline, checkpoint: Checkpoint | None, dataset: Dataset, say: Say) -> Position:
     """Load `checkpoint` (the leader's, given to all boxes); a fresh Position without one."""
     boxes = pipeline.boxes
+    now = circumstances(pipeline, dataset)  # the target's weights are read here, before the memory of GPUs is watched
     saved = checkpoint.trainer() if checkpoint is not None and boxes.leads else None
     text = boxes.text_from_leader(json.dumps(saved["position"] if saved else None))
     position = json.loads(text)
     if position is None:
         return Position()
     if checkpoint is not None and saved is not None:
-        changed = differences(saved, circumstances(pipeline, dataset), step=checkpoint.step)
+        changed = differences(saved, now, pipeline.targets[0].shape, step=checkpoint.step)
         if changed:
             say(f"resume is not exact: {'; '.join(changed)}")
         pipeline.exchange.load(load_file(checkpoint.optimizer))

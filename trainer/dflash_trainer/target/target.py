@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dflash_trainer.target.content import content_of
 from dflash_trainer.target.forward import CaptureForward
 from dflash_trainer.target.graphs import GraphedForward
 from dflash_trainer.target.plan import TargetPlan
@@ -64,6 +65,11 @@ class Target:
     def head_weight(self) -> Tensor:
         """The output head, [vocab, hidden]; the embedding itself when the target ties them."""
         return self.weights.head
+
+    @cached_property
+    def content(self) -> str:
+        """What the weights are, whatever file they came from; computed at first use."""
+        return content_of(self.plan, self.weights)
 
     @cached_property
     def tokenizer(self) -> Any:
