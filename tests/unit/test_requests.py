@@ -14,7 +14,9 @@ import pytest
 from boxes import Box, until
 from dflash_ops import (
     cache_request,
+    files,
     history,
+    inputs,
     jobs,
     known_good,
     launch,
@@ -221,7 +223,12 @@ def test_a_known_good_run_without_a_checkpoint_is_begun_where_it_began_but_never
 
 def killed(box: Box, **more: Any) -> runs.Run:
     """A run that was killed and left a checkpoint of its own."""
-    run = runs.load(box.layout, ensure(box, "checkpoint.every_steps=1", **more)["run_id"])
+    return kill_with_checkpoint(box, ensure(box, "checkpoint.every_steps=1", **more)["run_id"])
+
+
+def kill_with_checkpoint(box: Box, run_id: str) -> runs.Run:
+    """Kill a run as soon as it has one."""
+    run = runs.load(box.layout, run_id)
     until(lambda: runs.checkpoint_steps(run))
     main = living.main_process(run)
     assert main is not None
@@ -235,6 +242,23 @@ def test_a_run_that_starts_anew_after_one_that_came_to_its_end_says_so(box: Box)
     first = runs.load(box.layout, ensure(box, *words)["run_id"])
     until(lambda: (first.folder / "exit.json").exists())
     assert f"from step 0: {first.run_id} of this configuration came to its end" in ensure(box, *words)["said"]
+
+
+def test_a_run_that_goes_on_with_files_that_were_changed_says_so(box: Box, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    files.write_text(data / "rows", "one")
+    words = ("checkpoint.every_steps=1", f"data.path={data}")
+    inputs.record(box.layout, inputs.Input("dataset", data))
+    first = kill_with_checkpoint(box, ensure(box, *words)["run_id"])
+    again = ensure(box, *words)
+    assert again["said"].endswith(f" of {first.run_id}")
+    second = kill_with_checkpoint(box, again["run_id"])
+
+    files.write_text(data / "rows", "two")
+    with pytest.raises(OpsError, match=r"inputs-changed: dataset: .* sha256 "):
+        ensure(box, *words)
+    inputs.record(box.layout, inputs.Input("dataset", data))  # as training_inputs_accept=true does
+    assert ensure(box, *words)["said"].endswith(f" of {second.run_id}, whose dataset had other content")
 
 
 def test_a_rollback_that_would_be_refused_stops_nothing(box: Box) -> None:

@@ -19,6 +19,7 @@ NOT_IDENTITY = {
     "data": ("prefetch", "eval_path"),
     "optimizer": ("max_steps", "epochs"),
 }
+TRAINED_ON = ("dataset", "target")
 
 
 def identity_of(config: Mapping[str, Any], *, trainer: Path) -> str:
@@ -92,6 +93,14 @@ def _of_state(layout: Layout, run_id: str) -> list[str]:
     again = [other.run_id for other in others if runs.rolled_back_to(other) == run_id]
     own = lineage(layout, runs.load(layout, run_id)) if run_id in known else []
     return [*again, *(other for other in own if other in known)]
+
+
+def other_inputs(layout: Layout, run: runs.Run) -> list[str]:
+    """Return what a run trains on, dataset or target, that is not what the run it goes on from trained on."""
+    earlier = runs.readable(layout, str(run.record.get("resume_from") or ""))
+    before, now = (dict(one.record.get("inputs") or {}) if one else {} for one in (earlier, run))
+    pairs = {name: [dict(side.get(name) or {}).get("fingerprint") for side in (before, now)] for name in TRAINED_ON}
+    return [name for name, pair in pairs.items() if all(pair) and pair[0] != pair[1]]
 
 
 def finished_before(layout: Layout, run: runs.Run) -> str:

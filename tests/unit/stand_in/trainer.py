@@ -219,7 +219,7 @@ def main() -> int:
                         "gpus": gpus,
                         "checkpoint_bytes": 1 << 20,
                         "target_path": None,
-                        "data_path": "",
+                        "data_path": given["set"].get("data.path", ""),
                     },
                 }
             )
