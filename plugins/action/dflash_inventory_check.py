@@ -15,7 +15,7 @@ from ansible.utils.vars import load_extra_vars
 
 DflashAction: Any = action_loader.get("dflash_action", class_only=True)
 
-from dflash_ops import space, verb_words, words
+from dflash_ops import durations, space, verb_words, words
 from dflash_ops.container_number import meant
 from dflash_ops.errors import OpsError
 from dflash_ops.paths import at_home
@@ -96,9 +96,16 @@ class ActionModule(DflashAction):  # type: ignore[misc]
             value = self._templar.template(given)
         except AnsibleError:
             return ""
-        checked = ArgumentSpecValidator({name: {"type": verb_words.WORDS[name].type}}).validate({name: value})
-        parsed = None if checked.error_messages else checked.validated_parameters[name]
-        return verb_words.value_problem(name, value, parsed)
+        return verb_words.value_problem(name, value, parsed(name, value))
+
+
+def parsed(name: str, value: Any) -> Any:
+    """Return the value of a word in the word's type; None when it is not of that type."""
+    kind = verb_words.WORDS[name].type
+    if kind == verb_words.DURATION:
+        return durations.seconds(value) if durations.is_one(value) else None
+    checked = ArgumentSpecValidator({name: {"type": kind}}).validate({name: value})
+    return None if checked.error_messages else checked.validated_parameters[name]
 
 
 def known_names(repo: Path) -> set[str]:

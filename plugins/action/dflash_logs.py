@@ -8,6 +8,9 @@ from typing import Any
 from ansible.plugins.loader import action_loader
 
 DflashStatus: Any = action_loader.get("dflash_status", class_only=True)
+
+from dflash_ops import durations
+
 LOOK_SECONDS = 5.0
 
 
@@ -17,7 +20,7 @@ class ActionModule(DflashStatus):  # type: ignore[misc]
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the last answer."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        deadline = time.monotonic() + float(self._task.args.get("follow") or 0)
+        deadline = time.monotonic() + durations.seconds(self._task.args.get("follow") or 0)
         while not result.get("failed") and "offset" in result.get("answer", {}) and time.monotonic() < deadline:
             wait = max(0.2, min(LOOK_SECONDS, deadline - time.monotonic()))
             told = self.ask(task_vars or {}, offset=result["answer"]["offset"], wait=wait)

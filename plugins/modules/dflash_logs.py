@@ -7,18 +7,18 @@ DOCUMENTATION = r"""
 module: dflash_logs
 short_description: Lines of a run's log
 description:
-  - The last lines of the log of any run, or those since a time ago. With O(follow) the action plugin prints new lines
-    as they come, for that many seconds. Never more than 1 MiB at once.
+  - The last lines of the log of any run, or those since a time ago; each begins with the UTC time it was written at.
+    With O(follow) the action plugin prints new lines as they come, for that long. Never more than 1 MiB at once.
 extends_documentation_fragment: [dflash_box, dflash_box.run, dflash_box.answer]
 options:
   lines:
-    description: How many lines.
+    description: How many lines; -1 for 50, or for all of the time that O(since) names.
     type: int
-    default: 50
+    default: -1
   since:
-    description: Only what was written in the last so many seconds; 0 for all.
-    type: float
-    default: 0
+    description: Only what was written in this last length of time, such as V(10m) or V(600); 0 for any time.
+    type: str
+    default: "0"
   offset:
     description: Byte to go on from; negative for the last lines.
     type: int
@@ -28,9 +28,9 @@ options:
     type: float
     default: 0
   follow:
-    description: Seconds to follow. Only the action plugin reads this.
-    type: float
-    default: 0
+    description: How long to follow, such as V(2m) or V(120). Only the action plugin reads this.
+    type: str
+    default: "0"
 """
 
 EXAMPLES = r"""
@@ -45,29 +45,29 @@ answer:
   description: What other programs read; O(json_out) gets the same.
   returned: success
   type: dict
-  sample: {ok: true, run_id: 20260131T120000Z-demo, lines: ["step 128/400 loss 3.9"], problems: []}
+  sample: {ok: true, run_id: 20260131T120000Z-demo, lines: ["2026-01-31T12:04:05Z step 128/400 loss 3.9"], problems: []}
 screen:
   description: What a person reads.
   returned: success
   type: list
-  sample: ["step 128/400 loss 3.9"]
+  sample: ["2026-01-31T12:04:05Z step 128/400 loss 3.9"]
 """
 
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import ANSWER, RUN, run_module
-from ansible.module_utils.dflash_ops import logs
+from ansible.module_utils.dflash_ops import durations, logs
 from ansible.module_utils.dflash_ops.paths import Layout
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **ANSWER,
     **RUN,
-    "lines": {"type": "int", "default": 50},
-    "since": {"type": "float", "default": 0.0},
+    "lines": {"type": "int", "default": logs.ALL},
+    "since": {"type": "str", "default": "0"},
     "offset": {"type": "int", "default": -1},
     "wait": {"type": "float", "default": 0.0},
-    "follow": {"type": "float", "default": 0.0},
+    "follow": {"type": "str", "default": "0"},
 }
 
 
@@ -77,8 +77,8 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     if want["offset"] >= 0:
         part = logs.after(layout, want["run"], offset=want["offset"], wait=want["wait"])
     else:
-        part = logs.last(layout, want["run"], lines=want["lines"], since=want["since"])
-    return {"answer": {"ok": True, "problems": [], **part}, "screen": part["lines"]}
+        part = logs.last(layout, want["run"], lines=want["lines"], since=durations.seconds(want["since"]))
+    return {"answer": {"ok": True, "problems": [], **part}, "screen": logs.screen(part)}
 
 
 if __name__ == "__main__":

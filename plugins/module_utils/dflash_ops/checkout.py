@@ -9,7 +9,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from . import files
+from . import cut, files
 from .errors import OpsError
 from .release import Wanted, unpack
 
@@ -84,8 +84,9 @@ def choose(repo: Path, version: str, *, allow_dirty: bool) -> Choice:
     checked_out = commit == git(repo, "rev-parse", "HEAD").strip()
     dirty = changes(repo) if checked_out else []
     if dirty and not allow_dirty:
+        names = [line[3:] for line in dirty]
         raise OpsError(
-            f"{len(dirty)} file(s) of trainer/ are not committed: {', '.join(line[3:] for line in dirty[:10])}.",
+            f"{len(dirty)} file(s) of trainer/ are not committed: {cut.listed(names, 10, between=', ')}.",
             remedy="commit them, or -e trainer_release_allow_dirty=true takes them and names the release +dirty "
             "(with make: make deploy ARGS='-e trainer_release_allow_dirty=true')",
         )

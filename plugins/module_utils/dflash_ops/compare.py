@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import metrics, runs
+from . import cut, metrics, runs
 from .paths import Layout
 
 DIFF_LINES = 200
@@ -62,8 +62,7 @@ class Difference:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return cut.shortened(str(value), 80)
 
 
 def compare(layout: Layout, a: runs.Run, b: runs.Run) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from . import cut
 from .failure_catalogue import CATALOGUE
 
 
@@ -36,7 +37,8 @@ class Match:
     line: str
 
     def as_problem(self) -> dict[str, str]:
-        return problem(self.failure.name, f"{self.failure.cause} Log: {self.line[:300]}", self.failure.remedy)
+        text = f"{self.failure.cause} Log: {cut.shortened(self.line, 300)}"
+        return problem(self.failure.name, text, self.failure.remedy)
 
 
 def problem(name: str, message: str, remedy: str = "") -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import trainer_command
+from . import cut, trainer_command
 from .paths import Layout, home
 
 QUERY = ("index", "uuid", "name", "driver_version", "memory.total", "memory.used", "utilization.gpu")
@@ -122,7 +122,8 @@ def _ask(argv: Sequence[str], seconds: float) -> tuple[str, str]:
     if isinstance(done, OSError):
         return "", f"nvidia-smi could not be started: {done}"
     if done.returncode != 0:
-        return "", f"nvidia-smi failed with rc {done.returncode}: {(done.stdout + done.stderr).strip()[:300]}"
+        said = cut.shortened((done.stdout + done.stderr).strip(), 300)
+        return "", f"nvidia-smi failed with rc {done.returncode}: {said}"
     return done.stdout, ""
 
 

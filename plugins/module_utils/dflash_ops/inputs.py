@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import files, fingerprint
+from . import cut, files, fingerprint
 from .errors import OpsError
 from .fingerprint import Drift, Manifest
 from .jobs import Progress
@@ -236,7 +236,7 @@ def refusal(looks: list[Look]) -> OpsError:
         else "place the files again from where they came; data.path and target.path of the configuration name them"
     )
     return OpsError(
-        f"{len(texts)} problem(s) with what the run reads: {'; '.join(texts[:20])}.",
+        f"{len(texts)} problem(s) with what the run reads: {cut.listed(texts, 20)}.",
         remedy=remedy,
         facts={"problems": texts},
     )

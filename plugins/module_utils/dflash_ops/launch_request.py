@@ -72,7 +72,7 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
     if kept is not None:
         return kept
     if check_mode and not _built(layout, request.selection):
-        return _would(f"would launch {request.label} once its environment and release are there")
+        return _would(_noted(f"would launch {request.label} once its environment and release are there", request))
     found = look(layout, request, want, replacing=check_mode and want["stopped"])
     problems = list(found.problems)
     if found.cache is not None and not found.cache.warm and not (want["allow_cold"] or check_mode):
@@ -86,10 +86,11 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
     if problems:
         raise refusal(problems)
     if check_mode:
-        return _would(
+        said = (
             f"would launch {request.label}: environment {request.selection.env_id}, release "
             f"{request.selection.release_id}, cache {found.cache.state if found.cache else 'unknown'}"
         )
+        return _would(_noted(said, request))
     secrets_file.place(layout, {str(name): str(value) for name, value in want["secrets"].items()})
     chosen = str(want["origin"].get("rollback_to") or "")
     ready = dataclasses.replace(
@@ -106,7 +107,9 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
         "launched": True,
         "run_id": started.run_id,
         "differs": [],
-        "said": f"launched {started.run_id} (pid {main.pid if main else 'gone'})" + _goes_on(layout, started),
+        "said": _noted(
+            f"launched {started.run_id} (pid {main.pid if main else 'gone'})" + _goes_on(layout, started), request
+        ),
         "diff": {"before": "", "after": f"run {started.run_id}\n"},
     }
 
@@ -166,6 +169,12 @@ def refusal(problems: list[dict[str, str]], *, what: str = "launched") -> OpsErr
         for item in problems
     ]
     return OpsError("\n".join([f"Nothing was {what}.", *lines]), facts={"problems": problems})
+
+
+def _noted(said: str, request: Request) -> str:
+    """Add what became of the label."""
+    note = runs.label_note(request.label)
+    return f"{said}; {note}" if note else said
 
 
 def _would(said: str) -> dict[str, Any]:

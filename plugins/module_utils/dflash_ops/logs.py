@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import calendar
+import re
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from . import files, metrics, runs
@@ -10,26 +13,69 @@ from .errors import OpsError
 from .paths import Layout
 
 LIMIT = 1 << 20  # bytes read at once
+USUAL = 50  # lines
+ALL = -1
+STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ")  # as start_training.sh writes it
 
 
-def last(layout: Layout, run_id: str, *, lines: int, since: float) -> dict[str, Any]:
-    """Return the last `lines` lines, and where to go on; nothing when the log is older than `since` seconds.
+def last(layout: Layout, run_id: str, *, lines: int = ALL, since: float = 0.0) -> dict[str, Any]:
+    """Return the last lines, and where to go on.
+
+    Args:
+        layout: the box.
+        run_id: which run; empty for the current one.
+        lines: how many; ALL: the usual number, or all that `since` asks for.
+        since: only what was written in the last so many seconds; 0: at any time.
 
     Raises:
         OpsError: there is no such run, or `lines` is no useful number.
     """
-    if lines < 0:
+    if lines < ALL:
         raise OpsError(f"lines is {lines}.", remedy="use 0 or more")
     run = runs.need(layout, run_id)
     size = run.log.stat().st_size if run.log.exists() else 0
-    text = files.read_tail(run.log, LIMIT)
-    found = _since(run, text.splitlines(), since) if since > 0 else text.splitlines()
-    return {"run_id": run.run_id, "log": str(run.log), "lines": found[-lines:] if lines else [], "offset": size}
+    text = files.read_tail(run.log, LIMIT).splitlines()[size > LIMIT :]  # without the line that the limit tore
+    found = _since(run, text, since) if since > 0 else text
+    wanted = lines if lines != ALL else len(found) if since > 0 else USUAL
+    kept = found[-wanted:] if wanted else []
+    return {
+        "run_id": run.run_id,
+        "log": str(run.log),
+        "lines": kept,
+        "left_out": len(found) - len(kept) if since > 0 else 0,
+        "cut": since > 0 and size > LIMIT and len(found) == len(text),
+        "offset": size,
+    }
+
+
+def screen(part: Mapping[str, Any]) -> list[str]:
+    """Return what a person reads: the lines, and above them what of the time that was asked for is not there."""
+    missing = []
+    if part.get("cut"):
+        missing.append(f"... only the last {LIMIT >> 20} MiB of that time is shown; {part['log']} has all")
+    if part.get("left_out"):
+        missing.append(f"... {part['left_out']} earlier lines of that time are not shown; -e lines=N shows N")
+    return [*missing, *part["lines"]]
+
+
+def written_at(line: str) -> float | None:
+    """Return when a line of the log was written (epoch seconds); None for one without a time."""
+    found = STAMP.match(line)
+    return float(calendar.timegm(time.strptime(found.group(1), "%Y-%m-%dT%H:%M:%SZ"))) if found else None
 
 
 def _since(run: runs.Run, lines: list[str], seconds: float) -> list[str]:
-    """Keep the lines of the last `seconds`; lines carry no time, so the metrics say which step was logged when."""
+    """Keep the lines of the last `seconds`."""
     start = time.time() - seconds
+    times = [written_at(line) for line in lines]
+    if not any(times):
+        return _since_by_steps(run, lines, start)
+    first = next((place for place, at in enumerate(times) if at is not None and at + 1 > start), len(lines))
+    return lines[first:]
+
+
+def _since_by_steps(run: runs.Run, lines: list[str], start: float) -> list[str]:
+    """Keep what follows the last step before `start`: the metrics say when a step was logged, older logs do not."""
     try:
         if run.log.stat().st_mtime < start:
             return []

@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import runs, status
+from . import cut, runs, status
 from .errors import OpsError
 from .paths import Layout
 
@@ -68,7 +68,8 @@ def send(notify: Mapping[str, Any], event: str, answer: Mapping[str, Any]) -> st
                 capture_output=True,
             )
             if done.returncode != 0:
-                return f"the command ended with rc {done.returncode}: {done.stderr.decode(errors='replace')[:200]}"
+                said = cut.shortened(done.stderr.decode(errors="replace"), 200)
+                return f"the command ended with rc {done.returncode}: {said}"
         if notify.get("url"):
             request = urllib.request.Request(
                 str(notify["url"]), data=body, headers={"Content-Type": "application/json"}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import files, space
+from . import cut, files, space
 from .environment_build import exchange
 from .errors import OpsError
 from .fingerprint import Drift, digest, folded
@@ -105,7 +105,7 @@ def refusal(wanted: Wanted, drift: list[Drift]) -> OpsError:
     """Say that a release was changed in place, file by file."""
     lines = [str(one) for one in folded(drift)]
     return OpsError(
-        f"The release {wanted.release_id} was changed on the box: {'; '.join(lines[:30])}.",
+        f"The release {wanted.release_id} was changed on the box: {cut.listed(lines, 30)}.",
         remedy="commit the change and deploy it, or -e trainer_release_heal=true places the committed files again",
         facts={"drift": [dataclasses.asdict(one) for one in drift]},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import cache, cache_archive, drift, known_good, preflight, standstill, trainer_command
+from . import cache, cache_archive, cut, drift, known_good, preflight, standstill, trainer_command
 from .errors import OpsError
 from .launch_request import refusal
 from .paths import Layout
@@ -63,7 +63,7 @@ def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
     if environment or release:
         heal = [drift.HEAL_ENVIRONMENT] * bool(environment) + [drift.HEAL_RELEASE] * bool(release)
         raise OpsError(
-            f"{entry['run_id']} cannot be launched as it was: {'; '.join([*environment, *release][:10])}.",
+            f"{entry['run_id']} cannot be launched as it was: {cut.listed([*environment, *release], 10)}.",
             remedy=f"{' and '.join(heal)}, in a checkout of {selection.release_id} when yours is another one; "
             "then roll back",
         )

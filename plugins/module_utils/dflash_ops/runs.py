@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import checkpoints, files, metrics
+from . import checkpoints, cut, files, metrics
 from .errors import OpsError
 from .paths import Layout
 
@@ -63,6 +63,15 @@ def normalise_label(label: str) -> str:
     return text
 
 
+def label_note(label: str) -> str:
+    """Say what became of a label that could not be kept as it was typed; empty when it was."""
+    used = normalise_label(label)
+    if used == label:
+        return ""
+    cut = f", at most {LABEL_LIMIT} characters" if len(label) > LABEL_LIMIT else ""
+    return f"the label {label!r} is written {used}{cut}"
+
+
 def new_run_id(label: str, *, now: float, taken: Iterable[str]) -> str:
     """Return `20260131T120000Z-label`, with a number behind it when that one exists."""
     base = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{normalise_label(label)}"
@@ -87,10 +96,10 @@ def load(layout: Layout, run_id: str) -> Run:
     folder = folder_of(layout, run_id)
     record = files.read_json(folder / "run.json") if run_id and "/" not in run_id else None
     if not isinstance(record, dict):
-        known = run_ids(layout)
+        known = cut.listed(run_ids(layout)[::-1], 5, between=", ") or "none yet"
         raise OpsError(
             f"run is {run_id!r}, and {layout.runs} holds no such run.",
-            remedy=f"choose one of: {', '.join(known[-5:]) or 'none yet'} (playbooks/runs.yml lists them)",
+            remedy=f"choose one of: {known} (playbooks/runs.yml lists them)",
         )
     return Run(run_id=run_id, folder=folder, record=record)
 

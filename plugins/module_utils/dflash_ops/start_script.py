@@ -34,10 +34,15 @@ trainer() {{
 {environment}
     {command}
 }}
+stamped() {{  # each line with the time it came, UTC, whatever its bytes are
+  local line
+  export TZ=UTC LC_ALL=C
+  while IFS= read -r line || [[ -n $line ]]; do printf '%(%Y-%m-%dT%H:%M:%SZ)T %s\\n' -1 "$line"; done
+}}
 {watch}
 # The log's writer ends when the last line is written: a box that shuts down sends SIGTERM to everyone at once, and
 # a trainer whose lines go nowhere would lose its checkpoint.
-exec {{log}}> >(trap '' TERM; exec tee -i -a "$run/train.log")
+exec {{log}}> >(trap '' INT TERM; stamped | tee -i -a "$run/train.log")
 log_writer=$!
 (trainer) >&"$log" 2>&1 {{log}}>&-
 rc=$?
@@ -52,7 +57,7 @@ printf '{{"rc": %d, "signal": %s, "finished_at": %d, "shutdown": %s}}\\n' \\
 # Let the log's writer end, but not for ever: a child may hold the pipe.
 for _ in {{1..20}}; do kill -0 "$log_writer" 2> /dev/null || break; sleep 0.1; done
 if [[ $signal != null ]]; then end="by signal $signal"; else end="with rc $rc"; fi
-echo "run {run_id} ended $end" | tee -a "$run/train.log"
+echo "run {run_id} ended $end" | stamped | tee -a "$run/train.log"
 exit "$rc"
 """
 

@@ -7,6 +7,9 @@ import difflib
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from . import durations
+
+DURATION = "duration"
 ALIKE = 0.8  # of 1.0: a name this close to one of ours is a slip of the keyboard
 READERS = ("status", "logs", "verify", "runs", "compare", "report", "deploy", "relaunch", "rollback")
 ONE_RUN = ("status", "logs", "verify", "report", "stop", "relaunch", "promote", "rollback")
@@ -19,7 +22,7 @@ class Word:
     """A word that a playbook reads.
 
     Args:
-        type: of its value, as argument specs name it.
+        type: of its value, as argument specs name it, or DURATION.
         give: what the value should be, for the remedy.
         verbs: the playbooks that read it.
         least: the smallest number that makes sense.
@@ -36,8 +39,8 @@ WORDS = {
     "run_a": Word("str", "the id of a run (playbooks/runs.yml lists them)", ("compare",)),
     "run_b": Word("str", "the id of a run (playbooks/runs.yml lists them)", ("compare",)),
     "lines": Word("int", "a number of lines, 0 or more", ("logs",)),
-    "since": Word("float", "seconds, 0 or more", ("logs",)),
-    "follow": Word("float", "seconds, 0 or more", ("logs",)),
+    "since": Word(DURATION, durations.GIVE, ("logs",)),
+    "follow": Word(DURATION, durations.GIVE, ("logs",)),
     "last": Word("int", "a number of runs, 0 for all", ("runs",)),
     "status_strict": Word("bool", "true or false", ("status",)),
     "json_out": Word("str", "the name of a file on the controller", READERS),

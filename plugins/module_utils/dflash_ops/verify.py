@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import cache, drift, failures, files, inputs, living, processes, runs, screens, status, trainer_command
+from . import cache, cut, drift, failures, files, inputs, living, processes, runs, screens, status, trainer_command
 from .errors import OpsError
 from .failures import problem
 from .paths import Layout
@@ -172,14 +172,10 @@ def _foreign_torch(pid: int, env: Path) -> list[dict[str, str]]:
     # the kernel tells resolved paths; an image's python may be reached through a link
     allowed = [os.path.realpath(top) for top in (env, *([Path(proved).parents[1]] if proved.count("/") > 2 else []))]
     foreign = [path for path in libraries if not any(path.startswith(f"{top}/") for top in allowed)]
-    return [
-        problem(
-            "wrong-torch",
-            f"process {pid} uses {path}, outside {env}",
-            f"look for a .pth file; {drift.HEAL_ENVIRONMENT}",
-        )
-        for path in foreign[:5]
-    ]
+    if not foreign:
+        return []
+    text = f"process {pid} uses {cut.listed(foreign, 5, between=', ')}, outside {env}"
+    return [problem("wrong-torch", text, f"look for a .pth file; {drift.HEAL_ENVIRONMENT}")]
 
 
 def _environment_of(pid: int, record: Mapping[str, Any]) -> list[dict[str, str]]:

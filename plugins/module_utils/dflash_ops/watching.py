@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from . import compare, known_good, life, living, metrics, runs, screens
+from . import compare, cut, known_good, life, living, metrics, runs, screens
 from .life import Goal
 from .paths import Layout
 
@@ -58,5 +58,6 @@ def what_changed(layout: Layout, run: runs.Run) -> list[str]:
         return ["  no known-good run to compare with"]
     told = compare.compare(layout, runs.load(layout, good["run_id"]), run)
     head = f"  what differs from known-good {good['run_id']} ({told['speed']['a']['best_tok_s']} tok/s):"
-    listed = [f"    {place}. {item['text']}" for place, item in enumerate(told["differences"][:10], start=1)]
+    lines = [f"    {place}. {item['text']}" for place, item in enumerate(told["differences"], start=1)]
+    listed = cut.first_lines(lines, 10, indent="    ")
     return [head, *(listed or ["    nothing that is recorded: look at load, clocks and temperature of the box"])]
