@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import files, fingerprint, interpreters, lockfile, processes, proof, sources, space
+from . import cut, files, fingerprint, interpreters, lockfile, processes, proof, sources, space
 from .errors import OpsError
 from .fingerprint import Drift
 from .interpreters import Interpreter
@@ -279,9 +279,7 @@ def refusal(status: Status) -> OpsError:
     lines = [str(one) for one in fingerprint.folded(list(status.drift))]
     return OpsError(
         f"The environment {status.env_id} is not as it was built: {len(status.drift)} difference(s): "
-        + "; ".join(lines[:30])
-        + (f"; and {len(lines) - 30} more" if len(lines) > 30 else "")
-        + ".",
+        f"{cut.listed(lines, 30)}.",
         remedy="-e python_env_heal=true builds it again beside this one and switches",
         facts={"drift": [dataclasses.asdict(one) for one in status.drift[:500]]},
     )

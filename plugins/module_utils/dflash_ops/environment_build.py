@@ -18,6 +18,7 @@ from typing import Any
 from . import (
     bytecode,
     cache_fill,
+    cut,
     environment_record,
     files,
     fingerprint,
@@ -148,7 +149,7 @@ class DamagedCache(OpsError):
 
     def __init__(self, problems: list[str], packages: list[str]) -> None:
         super().__init__(
-            f"{len(problems)} installed file(s) are not what their wheels say: {'; '.join(problems[:10])}.",
+            f"{len(problems)} installed file(s) are not what their wheels say: {cut.listed(problems, 10)}.",
             remedy="the disk or uv's cache is damaged: check the disk, remove python_env_cache_dir, run again",
         )
         self.packages = packages
