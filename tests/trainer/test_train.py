@@ -107,6 +107,8 @@ def test_compiled_run_compiles_nothing_after_the_warm_up(tiny: TinyRun) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=process_environment(), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {row["recompiles"] for row in tiny.rows("run")} == {0}
+    assert "phase compile: every device and shape" in done.stdout
+    assert "compiling 2/2 " in done.stdout
     assert "warmup 2/2" in done.stdout
     assert list((tiny.folder / "cache/inductor").iterdir())
 
@@ -115,8 +117,9 @@ def test_console_shows_phases_and_steps_line_by_line(tiny: TinyRun, capfd: pytes
     tiny.train("run", "optimizer.max_steps=4", "logging.every_steps=2")
     out = capfd.readouterr().out
     phases = [line.split(":")[0] for line in out.splitlines() if line.startswith("phase ")]
-    names = ["imports", "dataset", "target_weights", "compile", "training", "saving", "finished"]
+    names = ["imports", "dataset", "target_weights", "warmup", "training", "saving", "finished"]
     assert phases == [f"phase {name}" for name in names]
+    assert "compiling" not in out, "this configuration compiles nothing"
     steps = [line.split() for line in out.splitlines() if line.startswith("step ")]
     assert [words[1] for words in steps] == ["1/4", "2/4", "4/4"]
     assert all({"loss", "accept", "tok/s", "lr", "queue", "eta"} <= set(words) for words in steps)

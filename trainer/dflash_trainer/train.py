@@ -37,6 +37,7 @@ from dflash_trainer.target import Target, load_target
 from dflash_trainer.target_shape import locate, read_shape
 from dflash_trainer.trainer import Records, Trainer
 from dflash_trainer.upload import Uploader
+from dflash_trainer.warmup import compiles
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def _train(
     state.step = position.step
     _say(f"going on from {checkpoint.folder}" if checkpoint else "starting fresh")
 
-    state.enter("compile", "every device and shape, one after another")
+    enter_warmup(config, state)
     pipeline.warm(state.line)
 
     records = _open_records(config, folder, store, state, position, boxes)
@@ -116,6 +117,14 @@ def _train(
     finished = trainer.run()
     _finish_saving(records, state)
     return finished
+
+
+def enter_warmup(config: Config, state: RunState) -> None:
+    """Say what the first step of every shape is: where nothing is compiled, no phase speaks of it."""
+    if compiles(config):
+        state.enter("compile", "every device and shape, one after another")
+    else:
+        state.enter("warmup", "one step on every device and shape; nothing is compiled")
 
 
 def _check(config: Config, options: TrainOptions, folder: Path, state: RunState) -> Dataset:

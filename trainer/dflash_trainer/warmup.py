@@ -72,10 +72,10 @@ def warm(
     devices = {str(target.device) for target in targets} | {str(site.device) for site in drafters}
     compile_guard.configure_thread(len(devices), len(config.data.buckets))
     steps = [*_target_steps(config, targets), *_drafter_steps(config, drafters)]
-    times = []
+    times, doing = [], "compiling" if compiles(config) else "running"
     for number, step in enumerate(steps, start=1):
         where = f"{number}/{len(steps)} {step.worker} {step.device} S={step.bucket} {step.what}"
-        say(f"compiling {where}")
+        say(f"{doing} {where}")
         started = time.perf_counter()
         with compile_guard.named_compile_failures():
             step.run()
@@ -84,6 +84,11 @@ def warm(
         times.append(ShapeTime(str(step.device), step.worker, step.bucket, round(seconds, 3)))
         say(f"warmup {where} {seconds:.1f} s")
     return times
+
+
+def compiles(config: Config) -> bool:
+    """Tell whether this configuration compiles or tunes anything: on GPUs always."""
+    return config.runtime.compile or any(device != "cpu" for device in config.devices)
 
 
 def run_warmup(config: Config, report: Path, *, say: Say = print) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 from . import metrics
 
 SLOW_AFTER = 3  # windows of steps that a run has to reach its speed
-PHASES = ("imports", "dataset", "target_weights", "compile", "training")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ Phase = Literal[
     "dataset",
     "target_weights",
     "compile",
+    "warmup",  # in the place of compile, where nothing is compiled
     "training",
     "evaluating",
     "saving",
@@ -21,7 +22,7 @@ Phase = Literal[
     "stopped",
     "failed",
 ]
-_BEFORE_TRAINING = ("imports", "dataset", "target_weights", "compile")
+_BEFORE_TRAINING = ("imports", "dataset", "target_weights", "compile", "warmup")
 _SECONDS_BETWEEN = 0.5
 
 
