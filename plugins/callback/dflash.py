@@ -20,10 +20,16 @@ import contextlib
 import os
 import re
 import signal
+import sys
 from collections.abc import MutableMapping
+from pathlib import Path
 from typing import Any
 
 from ansible.plugins.callback.default import CallbackModule as Default
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
+
+from dflash_ops import unwritable
 
 
 class CallbackModule(Default):  # type: ignore[misc]
@@ -34,8 +40,9 @@ class CallbackModule(Default):  # type: ignore[misc]
     CALLBACK_NAME = "dflash"
 
     def __init__(self) -> None:
-        """End with whoever reads the output (`| head`), as other programs do: Ansible would wait for ever."""
+        """End with whoever reads the output (`| head`), or when it cannot be written: Ansible would wait for ever."""
         super().__init__()
+        unwritable.Guard(sys.stdout, sys.stderr)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.register_at_fork(after_in_child=ignore_closed_pipes)
 

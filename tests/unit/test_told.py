@@ -87,11 +87,25 @@ def test_nothing_is_printed_by_debug(repo: Path) -> None:
     files = [*repo.glob("roles/*/tasks/*.yml"), *repo.glob("playbooks/**/*.yml")]
     assert [file.name for file in files if DEBUG.search(file.read_text())] == []
 
+
 def test_a_reader_who_has_read_enough_ends_the_playbook(repo: Path, tmp_path: Path) -> None:
     program = str(Path(sys.executable).with_name("ansible-playbook"))
     words = f"{program} playbooks/status.yml -e dflash_root={tmp_path}/root | head -n 1"
     done = subprocess.run(["bash", "-c", words], cwd=repo, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(("where", "told"), [("> /dev/full", True), ("> /dev/full 2>&1", False)])
+def test_an_output_that_cannot_be_written_ends_the_playbook(
+    repo: Path, tmp_path: Path, where: str, told: bool
+) -> None:
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    words = f"{program} playbooks/status.yml -e dflash_root={tmp_path}/root {where}"
+    done = subprocess.run(["bash", "-c", words], cwd=repo, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 99  # as after Ctrl-C
+    text = "standard output cannot be written: No space left on device. The playbook ends here"
+    assert (text in done.stderr) is told
+    assert "Traceback" not in done.stderr
 
 
 def test_what_breaks_off_is_told_with_its_place(repo: Path, tmp_path: Path) -> None:
