@@ -217,6 +217,13 @@ def shares(first: dict[str, Any], last: dict[str, Any]) -> dict[str, dict[str, f
     return found
 
 
+def enough_steps(text: str) -> int:
+    """A number of steps of which two count, so that there is a time between them."""
+    if not text.isdecimal() or int(text) < SETTLING + 2:
+        raise argparse.ArgumentTypeError(f"{text}: give {SETTLING + 2} or more; the first {SETTLING} do not count")
+    return int(text)
+
+
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -228,7 +235,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--vocabulary", type=int, default=248320, help="ids of the random data")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with pyarrow and numpy")
     parser.add_argument("--ansible", default=str(Path(sys.executable).parent / "ansible-playbook"))
-    parser.add_argument("--steps", type=int, default=300, help="steps before the run is stopped")
+    parser.add_argument("--steps", type=enough_steps, default=300, help="steps before the run is stopped")
     parser.add_argument("--wipe", action="store_true", help="also make the cache anew at the end")
     parser.add_argument("--json", type=Path, required=True)
     return parser.parse_args()
