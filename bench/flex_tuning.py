@@ -2,7 +2,7 @@
 
     TRAINER_ENV/bin/python bench/flex_tuning.py [--json FILE] [--length 4096]
 
-The fastest set belongs in KERNEL_OPTIONS of trainer/dflash_trainer/model/attention.py.
+The fastest sets belong in KERNEL_OPTIONS of trainer/dflash_trainer/model/attention.py, the tile in mask_tiles.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +19,38 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "trainer"))
 HEADS, KV_HEADS, HEAD_DIM, ANCHORS, BLOCK, WINDOW = 32, 8, 128, 512, 16, 2048
 
 
-def candidates() -> list[dict[str, int]]:
-    """Backward tiles first: that is where the time goes. An empty set is torch's choice."""
+def candidates() -> list[tuple[int, dict[str, int]]]:
+    """(tile of the mask, options). Backward first: that is where the time goes. An empty set is torch's choice."""
     backward = [
-        {},
         (64, 128, 128, 64, 2, 8),
-        (64, 128, 128, 64, 3, 4),
+        (64, 128, 128, 64, 3, 8),
         (64, 64, 64, 64, 3, 4),
         (64, 64, 64, 64, 2, 4),
         (32, 128, 128, 32, 3, 4),
+        (32, 64, 64, 32, 2, 4),
         (32, 64, 64, 32, 3, 4),
+        (32, 64, 64, 32, 4, 4),
+        (32, 64, 64, 32, 3, 8),
+        (16, 64, 64, 16, 3, 4),
         (128, 128, 128, 128, 2, 8),
     ]
+    forward = [(128, 64, 3, 4), (128, 64, 3, 8), (64, 128, 3, 4), (64, 64, 3, 4), (64, 64, 4, 4), (64, 32, 4, 4)]
     names = ("BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2", "num_stages", "num_warps")
-    return [{f"bwd_{n}": v for n, v in zip(names, values)} if values else {} for values in backward]
+    sets = [{f"bwd_{name}": value for name, value in zip(names, values)} for values in backward]
+    sets += [dict(zip(("fwd_BLOCK_M", "fwd_BLOCK_N", "fwd_num_stages", "fwd_num_warps"), f)) for f in forward]
+    small = [options for options in sets if max(options.values()) <= 64]
+    return [(128, {}), *((128, options) for options in sets), *((64, options) for options in small)]
 
 
-def measure(options: dict[str, int], length: int, window: int) -> dict[str, Any]:
+def measure(tile: int, options: dict[str, int], length: int, window: int) -> dict[str, Any]:
     """Milliseconds of forward and of backward."""
     import torch
-    from dflash_trainer.model import attention
+    from dflash_trainer.model import attention, mask_tiles
     from dflash_trainer.model.anchors import draw_anchors
 
     torch._dynamo.reset()
     attention.compile_once.__globals__["_state"].compiled.clear()
+    mask_tiles.TILE = attention.TILE = tile
     attention.KERNEL_OPTIONS.clear()
     attention.KERNEL_OPTIONS.update(options)
     generator = torch.Generator("cuda").manual_seed(0)
@@ -58,7 +67,8 @@ def measure(options: dict[str, int], length: int, window: int) -> dict[str, Any]
     gradient = torch.randn_like(q)
     forward = timed(lambda: attention.attend(q, k, v, visible))
     both = timed(lambda: torch.autograd.grad(attention.attend(q, k, v, visible), (q, k, v), gradient))
-    return {"options": options, "window": window, "forward_ms": forward, "backward_ms": round(both - forward, 3)}
+    found = {"forward_ms": forward, "backward_ms": round(both - forward, 3)}
+    return {"tile": tile, "options": options, "window": window, **found}
 
 
 def timed(call: Any) -> float:
@@ -74,15 +84,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--length", type=int, default=4096, help="context tokens")
+    parser.add_argument("--seconds", type=float, default=480.0, help="no candidate is begun later than this")
     arguments = parser.parse_args()
-    results = []
-    for options in candidates():
+    results, started = [], time.monotonic()
+    for tile, options in candidates():
+        if time.monotonic() - started > arguments.seconds:
+            break
         try:
-            results.append(measure(options, arguments.length, WINDOW))
+            results.append(measure(tile, options, arguments.length, WINDOW))
             print(results[-1], flush=True)
         except Exception as error:  # a candidate may need more shared memory than there is
-            print(options, "failed:", str(error).splitlines()[0][:200], flush=True)
-    best = min(results, key=lambda result: result["backward_ms"])
+            print(tile, options, "failed:", str(error).splitlines()[0][:200], flush=True)
+    best = {part: min(results, key=lambda result: result[part]) for part in ("forward_ms", "backward_ms")}
     print("best", best, flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps({"results": results, "best": best}, indent=2) + "\n", encoding="utf-8")

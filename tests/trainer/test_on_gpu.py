@@ -45,7 +45,8 @@ def test_states_that_are_being_trained_on_are_not_those_written_next() -> None:
 
 
 def test_a_run_compiles_nothing_that_the_warm_up_did_not(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(REPO / "trainer")}
+    paths = [str(REPO / "trainer"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     trainer = [sys.executable, "-m", "dflash_trainer"]
     words = [*SMALL, "--cache-dir", str(tmp_path / "cache")]
     told = tmp_path / "told.json"

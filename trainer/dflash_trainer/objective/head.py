@@ -110,6 +110,7 @@ class _HeadLoss(torch.autograd.Function):
             if gradient_MD is not None:
                 gradient_MV = logits_gradient_(logits_MV, labels_M[part], lse, weight.flatten())
                 gradient_MD[part] = head.input_gradient(gradient_MV)
+                del gradient_MV  # the same memory; the next chunk's logits come beside what is still named
             del logits_MV
         if gradient_MD is not None:
             ctx.save_for_backward(gradient_MD)
