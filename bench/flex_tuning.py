@@ -22,16 +22,16 @@ HEADS, KV_HEADS, HEAD_DIM, ANCHORS, BLOCK, WINDOW = 32, 8, 128, 512, 16, 2048
 def candidates() -> list[tuple[int, dict[str, int]]]:
     """(tile of the mask, options). Backward first: that is where the time goes. An empty set is torch's choice."""
     backward = [
+        (32, 64, 64, 32, 3, 4),
+        (32, 64, 64, 32, 2, 4),
+        (32, 64, 64, 32, 4, 4),
+        (16, 64, 64, 16, 3, 4),
+        (64, 64, 64, 64, 2, 4),
+        (64, 64, 64, 64, 3, 4),
+        (32, 64, 64, 32, 3, 8),
+        (32, 128, 128, 32, 3, 4),
         (64, 128, 128, 64, 2, 8),
         (64, 128, 128, 64, 3, 8),
-        (64, 64, 64, 64, 3, 4),
-        (64, 64, 64, 64, 2, 4),
-        (32, 128, 128, 32, 3, 4),
-        (32, 64, 64, 32, 2, 4),
-        (32, 64, 64, 32, 3, 4),
-        (32, 64, 64, 32, 4, 4),
-        (32, 64, 64, 32, 3, 8),
-        (16, 64, 64, 16, 3, 4),
         (128, 128, 128, 128, 2, 8),
     ]
     forward = [(128, 64, 3, 4), (128, 64, 3, 8), (64, 128, 3, 4), (64, 64, 3, 4), (64, 64, 4, 4), (64, 32, 4, 4)]
@@ -39,7 +39,7 @@ def candidates() -> list[tuple[int, dict[str, int]]]:
     sets = [{f"bwd_{name}": value for name, value in zip(names, values)} for values in backward]
     sets += [dict(zip(("fwd_BLOCK_M", "fwd_BLOCK_N", "fwd_num_stages", "fwd_num_warps"), f)) for f in forward]
     small = [options for options in sets if max(options.values()) <= 64]
-    return [(128, {}), *((128, options) for options in sets), *((64, options) for options in small)]
+    return [(128, {}), *((64, options) for options in small), *((128, options) for options in reversed(sets))]
 
 
 def measure(tile: int, options: dict[str, int], length: int, window: int) -> dict[str, Any]:
