@@ -108,7 +108,7 @@ from ansible.module_utils.dflash_ops.pct_channel import (
     ChannelSilent,
     NoPython,
 )
-from ansible.module_utils.dflash_ops.pct_command import check_method, check_vmid, pct_command
+from ansible.module_utils.dflash_ops.pct_command import check_vmid, pct_command
 from ansible.module_utils.dflash_ops.pct_failures import (
     Place,
     explain,
@@ -201,7 +201,6 @@ class Connection(ssh.Connection):
         self.host = self.get_option("host") or self._play_context.remote_addr
         try:
             check_vmid(self.get_option("pct_vmid"))
-            check_method(self.get_option("pct_method"))
         except OpsError as error:
             raise AnsibleError(str(error)) from None
 
@@ -344,7 +343,7 @@ class Connection(ssh.Connection):
         said = ", ".join(line.strip() for line in text.splitlines() if line.strip())
         if status == SSH_FAILED:
             cause = (explain(text, place) or "").partition(" Remedy: ")[0]
-            return cause.rstrip(".") or f"the host does not answer: {last_line(text)}"
+            return cause.rstrip(".") or f"the host does not answer: {last_line(text)}".rstrip(": ")
         return f"{place.executable} says: {said or 'nothing'}"
 
     def _exec_once(self, cmd: str, in_data: bytes | None, sudoable: bool) -> tuple[int, bytes, bytes]:

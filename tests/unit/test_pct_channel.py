@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
-from dflash_ops import pct_agent
+from dflash_ops import pct_agent, pct_channel
 from dflash_ops.errors import OpsError
 from dflash_ops.pct_channel import AGENT_WORDS, Channel, ChannelLost, ChannelRefused, ChannelSilent, NoPython
 
@@ -229,6 +230,27 @@ def test_what_changed_on_the_way_is_refused_and_nothing_is_replaced(garbled: Cha
 def test_a_file_larger_than_the_free_space_is_refused(tmp_path: Path) -> None:
     assert f"needs {1 << 60} bytes, but only" in pct_agent.check_target(tmp_path / "target", 1 << 60)
     assert pct_agent.check_target(tmp_path / "target", 1) == ""
+
+
+def test_what_finds_no_room_is_refused_before_all_of_it_was_sent(
+    channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    with source.open("wb") as stream:
+        stream.truncate(2 << 30)
+    read: list[int] = []
+
+    def counted(stream: IO[bytes], source: Path) -> bytes:
+        piece = read_piece(stream, source)
+        read.append(len(piece))
+        return piece
+
+    read_piece = pct_channel.read_piece
+    monkeypatch.setattr(pct_channel, "read_piece", counted)
+    with pytest.raises(OpsError, match=rf"/proc/target needs {2 << 30} bytes, but only 0 are free in /proc"):
+        channel.put(source, "/proc/target")
+    assert sum(read) < 64 << 20
+    assert channel.run("echo next", None)[1] == b"next\n"
 
 
 def test_a_source_that_cannot_be_read_is_named_and_leaves_nothing(channel: Channel, tmp_path: Path) -> None:

@@ -197,7 +197,10 @@ def close_quietly(stream: IO[bytes]) -> None:
 
 
 def receive_file(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -> None:
-    """Write a file under a temporary name beside its target; rename it when its checksum is right."""
+    """Write a file under a temporary name beside its target; rename it when its checksum is right.
+
+    A refusal goes out before the rest of the file is read and dropped, so that its sender can stop.
+    """
     path = Path(os.path.realpath(request["path"]))
     try:
         problem = check_target(path, request["size"])
@@ -206,11 +209,11 @@ def receive_file(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) 
             problem = f"the checksum of {path} differs after the transfer; nothing was changed, copy it again"
     except OSError as error:
         problem = f"{path}: {error.strerror or error}"
-    incoming.drain()
     if problem:
         write_result(outgoing, error=problem)
     else:
         write_result(outgoing, sha256=digest)
+    incoming.drain()
 
 
 def check_target(path: Path, size: int) -> str:

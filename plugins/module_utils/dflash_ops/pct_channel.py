@@ -210,6 +210,7 @@ class Channel:
         except BaseException:
             self.close()
             raise
+        sender.answered = True
         sender.join()
         self.busy = False
         return result
@@ -302,13 +303,16 @@ class Sender(threading.Thread):
         self.final = final
         self.give_up = give_up
         self.error: Exception | None = None
+        self.answered = False
 
     def run(self) -> None:
-        """Send everything; keep an error for the owner, and end the wait for an answer that cannot come."""
+        """Send everything, or all until the answer; keep an error for the owner, who would wait for one in vain."""
         writer = Writer(self.stream)
         try:
             write_frame(writer, b"R", json.dumps(self.request).encode())
             for piece in self.pieces:
+                if self.answered:
+                    break
                 write_frame(writer, b"I", piece)
             write_frame(writer, b"E", self.final())
         except Exception as error:
