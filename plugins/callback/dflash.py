@@ -23,6 +23,7 @@ import signal
 import sys
 from collections.abc import MutableMapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ansible.plugins.callback.default import CallbackModule as Default
@@ -40,9 +41,13 @@ class CallbackModule(Default):  # type: ignore[misc]
     CALLBACK_NAME = "dflash"
 
     def __init__(self) -> None:
-        """End with whoever reads the output (`| head`), or when it cannot be written: Ansible would wait for ever."""
+        """End with whoever reads the output (`| head`), or when it cannot be written: Ansible would wait for ever.
+
+        SIGTERM ends a playbook as Ctrl-C does, with the same words: Ansible's own way says nothing.
+        """
         super().__init__()
         unwritable.Guard(sys.stdout, sys.stderr)
+        signal.signal(signal.SIGTERM, as_interrupt)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.register_at_fork(after_in_child=ignore_closed_pipes)
 
@@ -67,6 +72,14 @@ class CallbackModule(Default):  # type: ignore[misc]
         broke_off = re.match(r"Task failed: (?!Action failed: )", str(result.get("msg")))
         ours = str(told.task.action).startswith("dflash_") and "msg" in result and "module_stdout" not in result
         return ours and not broke_off
+
+
+def as_interrupt(_number: int, frame: FrameType | None) -> None:
+    """Do what Ansible does at Ctrl-C: its workers end too, then the playbook says so."""
+    interrupt = signal.getsignal(signal.SIGINT)
+    if not callable(interrupt):
+        raise KeyboardInterrupt
+    interrupt(signal.SIGINT, frame)
 
 
 def ignore_closed_pipes() -> None:

@@ -47,6 +47,33 @@ def test_an_inventory_without_a_box_is_no_success(repo: Path, tmp_path: Path) ->
     assert "no box in the group trainers" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("nope.yml", None, "is not there. Nothing was done. Remedy: "),
+        ("broken.yml", "trainers:\n  hosts: {a: {b: [}\n", "is no YAML in line 2: "),
+    ],
+)
+@pytest.mark.parametrize("playbook", ["deploy.yml", "playbooks/provision.yml"])
+def test_an_inventory_that_cannot_be_read_is_one_message(
+    repo: Path, tmp_path: Path, name: str, text: str | None, words: str, playbook: str
+) -> None:
+    if text:
+        (tmp_path / name).write_text(text)
+    done = typed(playbook, "-i", str(tmp_path / name), cwd=repo)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"[ERROR]: The inventory {tmp_path / name} {words}"), done.stderr
+    assert "inventory/localhost.yml" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_vaulted_inventory_and_a_list_of_hosts_are_left_to_ansible(repo: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yml").write_text("trainers: {hosts: {box: {secret: !vault $ANSIBLE_VAULT}}}\n")
+    for inventory in (str(tmp_path / "mine.yml"), "localhost,"):
+        assert "is no YAML" not in typed("playbooks/status.yml", "-i", inventory, "--list-hosts", cwd=repo).stderr
+
+
 @pytest.mark.skipif(not shutil.which("ssh"), reason="no ssh here")
 @pytest.mark.parametrize(
     ("playbook", "code"),

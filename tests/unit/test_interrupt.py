@@ -7,6 +7,7 @@ import os
 import pty
 import select
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -102,9 +103,10 @@ def test_an_interrupted_build_goes_on_is_attached_to_and_can_be_ended(
 
     second = Terminal(*build, cwd=repo)
     second.read_until(f"attached to {job}")
-    second.press(CTRL_C)
-    second.finish()
-    assert words in second.said
+    os.kill(second.pid, signal.SIGTERM)  # as a supervisor or a shutdown of the controller does
+    assert second.finish() == 99, second.said
+    assert words in second.said.partition("User interrupted execution")[2]
+    assert jobs.poll(layout, job).state == "running"
 
     idle = Terminal(*stop, cwd=repo)
     assert idle.finish() == 0
