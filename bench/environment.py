@@ -5,24 +5,32 @@
 
 Cold: an empty cache of uv, so everything is fetched. Warm: the cache is filled. No-op: the environment is there, and is
 compared with its record. Ours has everything in it that a deploy does on the box: the proof in new processes, bytecode,
-hashes of all files, the record. With a filled cache both copy files (`--link-mode copy`): a hard link would let an edit
-in one environment change the cache and every environment built later. With an empty cache ours fills it afterwards,
-which has a line of its own. Who comes first alternates, the disk is at rest before each case, and each begins after the
-same folders were removed: on a virtual machine the memory that was just freed decides most of what a copy costs.
+hashes of all files, the record.
+
+With a filled cache bare copies, because a hard link would let an edit in one environment change the cache and every
+environment built later; bare with hard links is measured too. Ours links from a cache that it has for itself meanwhile
+and gives back afterwards, which has a line of its own; from a cache that others may use it copies, which has another.
+
+Who comes first changes from round to round, the disk is at rest before each case, and each begins after the same
+folders were removed: on a virtual machine the memory that was just freed decides most of what a copy costs. So ours is
+also compared with bare round by round, in seconds and in processor seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,42 +54,44 @@ UV = Path(sys.executable).parent / "uv"
 LOCK = REPO / "trainer/locks/cpu.lock"
 
 
-def timed(work: Callable[[], Any]) -> float:
-    """Return the seconds of one call."""
-    start = time.monotonic()
-    work()
-    return time.monotonic() - start
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What a case took.
+
+    Args:
+        seconds: on the clock.
+        processor: seconds of all processors, this process and those it waited for.
+    """
+
+    seconds: float
+    processor: float
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(self.seconds - other.seconds, self.processor - other.processor)
 
 
-def bare(top: Path, cache: Path, python: str, *, link_mode: str) -> None:
+def now() -> Cost:
+    """Return clock and processor seconds so far, those of every process that has ended in them."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return Cost(time.monotonic(), sum(one.ru_utime + one.ru_stime for one in used))
+
+
+def bare(target: Path, cache: Path, python: str, *, link_mode: str) -> None:
     """Make a virtual environment and let uv fill it from the lock, and nothing else."""
-    target = top / "bare"
     settings = {**installer.uv_environment(cache), "UV_LINK_MODE": link_mode}
     subprocess.run([UV, "venv", "-q", "--no-project", "--python", python, target], check=True, env=settings)
     folders = [word for folder in sources.folders_of_this_machine() for word in ("--find-links", str(folder))]
-    subprocess.run(
-        [
-            UV,
-            "pip",
-            "sync",
-            "-q",
-            "--python",
-            target / "bin/python",
-            "--require-hashes",
-            "--only-binary",
-            ":all:",
-            *folders,
-            LOCK,
-        ],
-        check=True,
-        env=settings,
-    )
+    flags = ["--require-hashes", "--only-binary", ":all:", "--python", str(target / "bin/python")]
+    subprocess.run([UV, "pip", "sync", "-q", *flags, *folders, LOCK], check=True, env=settings)
 
 
-def arguments(top: Path, cache: Path) -> dict[str, Any]:
-    """Return what the role gives the module."""
+def arguments(root: Path, cache: Path | None) -> dict[str, Any]:
+    """Return what the role gives the module; a cache that is named may be used by others."""
     return {
-        "root": str(top / "ours"),
+        "root": str(root),
         "workspace": "",
         "profile": "cpu",
         "lock": LOCK.read_text(),
@@ -91,7 +101,7 @@ def arguments(top: Path, cache: Path) -> dict[str, Any]:
         "index_urls": {},
         "heal": False,
         "find_links": [str(folder) for folder in sources.folders_of_this_machine()],
-        "cache_dir": str(cache),
+        "cache_dir": str(cache or ""),
         "packages": False,
         "prove_gpus": False,
     }
@@ -115,7 +125,7 @@ def ours(want: dict[str, Any]) -> None:
 
 
 def wait_for_cache(want: dict[str, Any]) -> None:
-    """Wait until the job that fills uv's cache after a first build has ended."""
+    """Wait until the job that gives back uv's cache after a build has ended."""
     layout = Layout.of(want["root"])
     cache_fill.wait(layout, Progress(layout.jobs))
 
@@ -134,51 +144,70 @@ def no_op(want: dict[str, Any], *, full: bool = False) -> None:
 
 
 class Cases:
-    """Both ways to build, timed in turn below one folder."""
+    """All ways to build, timed in turn below one folder."""
 
     def __init__(self, top: Path) -> None:
         self.top = top
-        self.cache = top / "cache"
-        self.want = arguments(top, self.cache)
+        self.want = arguments(top / "ours", None)
+        self.layout = Layout.of(self.want["root"])
+        self.cache = self.layout.uv_cache
+        self.copying = arguments(top / "copying", self.cache)
         self.python = interpreters.find("", environment.lockfile.parse(LOCK.read_text()).pythons)
-        self.times: dict[str, list[float]] = {}
+        self.costs: dict[str, list[Cost]] = {}
 
     def note(self, name: str, work: Callable[[], Any]) -> None:
         """Time one case and print it."""
-        self.times.setdefault(name, []).append(timed(work))
-        print(f"{name}: {self.times[name][-1]:.2f} s", flush=True)
+        start = now()
+        work()
+        cost = now() - start
+        self.costs.setdefault(name, []).append(cost)
+        print(f"{name}: {cost.seconds:.2f} s, {cost.processor:.2f} s of the processors", flush=True)
+
+    def forget(self, *more: Path) -> None:
+        """Remove what a case made."""
+        made = [self.top / "bare", self.top / "copying"]
+        forget(*made, self.layout.envs, self.layout.jobs, self.layout.root / "tools", *more)
 
     def bare(self, name: str, *gone: Path, link_mode: str = "copy") -> None:
-        forget(self.top / "bare", self.top / "ours", *gone)
-        self.note(name, lambda: bare(self.top, self.cache, str(self.python.path), link_mode=link_mode))
+        self.forget(*gone)
+        self.note(name, lambda: bare(self.top / "bare", self.cache, str(self.python.path), link_mode=link_mode))
 
     def ours(self, name: str, *gone: Path) -> None:
-        forget(self.top / "bare", self.top / "ours", *gone)
+        self.forget(*gone)
         self.note(name, lambda: ours(self.want))
+        self.note(f"{name}, cache given back afterwards", lambda: wait_for_cache(self.want))
 
-    def cold(self) -> None:
-        self.bare("cold bare", self.cache)
+    def ours_copying(self, name: str) -> None:
+        self.forget()
+        self.note(name, lambda: ours(self.copying))
 
-    def cold_ours(self) -> None:
-        self.ours("cold ours", self.cache)
-        self.note("cold ours, cache filled afterwards", lambda: wait_for_cache(self.want))
-
-    def alternate(self, rounds: int, one: Callable[[], None], other: Callable[[], None]) -> None:
-        """Let two cases follow each other; who comes first changes from round to round."""
+    def take_turns(self, rounds: int, *cases: Callable[[], None]) -> None:
+        """Let cases follow each other; who comes first changes from round to round."""
         for number in range(rounds):
-            for case in (one, other) if number % 2 == 0 else (other, one):
+            first = number % len(cases)
+            for case in cases[first:] + cases[:first]:
                 case()
 
 
 def measure(top: Path, *, rounds: int, cold: bool) -> dict[str, Any]:
     """Return the seconds of each case."""
     cases = Cases(top)
-    cases.alternate(rounds if cold else 0, cases.cold, cases.cold_ours)
-    if not cold:
+    if cold:
+        cases.take_turns(
+            rounds,
+            lambda: cases.bare("cold bare", cases.cache),
+            lambda: cases.ours("cold ours", cases.cache),
+        )
+    else:
         cases.bare("filling the cache")
     cases.ours("ours, keeping bytecode")
-    cases.alternate(rounds, lambda: cases.bare("warm bare"), lambda: cases.ours("warm ours"))
-    cases.bare("warm bare, hard links", link_mode="hardlink")
+    cases.take_turns(
+        rounds,
+        lambda: cases.bare("warm bare"),
+        lambda: cases.ours("warm ours"),
+        lambda: cases.bare("warm bare, hard links", link_mode="hardlink"),
+        lambda: cases.ours_copying("warm ours, copying"),
+    )
     cases.ours("before the no-op")
     for _ in range(rounds):
         cases.note("no-op", lambda: no_op(cases.want))
@@ -186,9 +215,35 @@ def measure(top: Path, *, rounds: int, cold: bool) -> dict[str, Any]:
     return report(cases)
 
 
+PAIRS = (
+    ("cold ours", "cold bare"),
+    ("warm ours", "warm bare"),
+    ("warm ours", "warm bare, hard links"),
+    ("warm ours, copying", "warm bare"),
+)
+
+
+def spread(costs: Iterable[Cost]) -> dict[str, Any]:
+    """Return the median and all of both kinds of seconds."""
+    found = {}
+    for field in dataclasses.fields(Cost):
+        values = [getattr(one, field.name) for one in costs]
+        found[field.name] = {"median": round(statistics.median(values), 2), "all": [round(one, 2) for one in values]}
+    return found
+
+
+def differences(costs: dict[str, list[Cost]]) -> dict[str, Any]:
+    """Return ours less bare of the same round, for each pair of cases that was measured."""
+    return {
+        f"{one} less {other}": spread([mine - bare for mine, bare in zip(costs[one], costs[other], strict=True)])
+        for one, other in PAIRS
+        if one in costs and other in costs
+    }
+
+
 def report(cases: Cases) -> dict[str, Any]:
     """Return what was built and how long each case took."""
-    record = environment.read(next(Layout.of(cases.want["root"]).envs.glob("cpu-*"))) or {}
+    record = environment.read(next(cases.layout.envs.glob("cpu-*"))) or {}
     return {
         "python": cases.python.version,
         "cores": os.cpu_count(),
@@ -196,10 +251,8 @@ def report(cases: Cases) -> dict[str, Any]:
         "files": len(record["files"]),
         "megabytes": record["bytes"] >> 20,
         "fingerprint": fingerprint.fingerprint(record["files"]),
-        "seconds": {
-            name: {"median": round(statistics.median(values), 2), "all": [round(one, 2) for one in values]}
-            for name, values in cases.times.items()
-        },
+        "cases": {name: spread(costs) for name, costs in cases.costs.items()},
+        "round by round": differences(cases.costs),
     }
 
 

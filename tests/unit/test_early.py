@@ -35,26 +35,11 @@ def test_known_hashes_are_used(tmp_path: Path) -> None:
     assert fingerprint.manifest(tmp_path, known={"a": told})["a"][2] == "told"
 
 
-def test_bytecode_that_is_being_written_is_not_looked_at(tmp_path: Path) -> None:
-    cache = tmp_path / "p/__pycache__"
-    cache.mkdir(parents=True)
-    (tmp_path / "p/a.py").write_text("")
-    over = threading.Event()
-
-    def write() -> None:
-        while not over.is_set():
-            for number in range(50):
-                (cache / f"a.{number}").write_text("")
-                (cache / f"a.{number}").unlink()
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        for _ in range(200):
-            assert list(fingerprint.manifest(tmp_path, bytecode=False)) == ["p/a.py"]
-    finally:
-        over.set()
-        writer.join()
+def test_only_what_a_scan_found_is_in_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    stats = fingerprint.scan(tmp_path)
+    (tmp_path / "being-written").write_text("")
+    assert list(fingerprint.manifest(tmp_path, stats)) == ["a"]
 
 
 def test_settling_fixes_times_and_removes_bytecode_without_a_source(site: Path) -> None:
@@ -62,24 +47,51 @@ def test_settling_fixes_times_and_removes_bytecode_without_a_source(site: Path) 
     (site / "p/__pycache__").mkdir(parents=True)
     for name in ("p/a.py", "p/__pycache__/a.cpython-311.pyc", "p/__pycache__/gone.cpython-311.pyc", "p/b.pyc"):
         (site / name).write_text("")
-    bytecode.settle(env)
+    stats = bytecode.settle(env)
+    assert stats == fingerprint.scan(env)
     assert (site / "p/a.py").stat().st_mtime == bytecode.SOURCE_TIME
     assert sorted(path.name for path in env.rglob("*.pyc")) == ["a.cpython-311.pyc", "b.pyc"]
 
 
-def test_kept_bytecode_comes_back_and_a_broken_archive_goes(site: Path, tmp_path: Path) -> None:
-    env, store = site.parents[2], tmp_path / "kept.tar"
+@pytest.mark.parametrize("link", [True, False])
+def test_kept_bytecode_comes_back_linked_or_copied(site: Path, tmp_path: Path, link: bool) -> None:
+    env, store = site.parents[2], tmp_path / "kept"
     (site / "p/__pycache__").mkdir(parents=True)
     (site / "p/__pycache__/a.cpython-311.pyc").write_text("compiled")
     (site / "p/a.py").write_text("")
     bytecode.keep(env, store)
     bytecode.drop(env)
     assert not list(env.rglob("*.pyc"))
-    bytecode.restore(env, store)
-    assert [path.read_text() for path in env.rglob("*.pyc")] == ["compiled"]
-    store.write_bytes(store.read_bytes()[:700])
-    bytecode.restore(env, store)
-    assert not store.exists()
+    bytecode.restore(env, store, link=link)
+    assert [(path.read_text(), path.stat().st_nlink) for path in env.rglob("*.pyc")] == [("compiled", 1 + link)]
+    bytecode.keep(env, store)  # what is kept stays
+    assert [path.stat().st_nlink for path in store.rglob("*.pyc")] == [1 + link]
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_kept_bytecode_replaces_nothing_and_brings_nothing_else(site: Path, tmp_path: Path, link: bool) -> None:
+    env, store = site.parents[2], tmp_path / "kept"
+    inside = site.relative_to(env)
+    for name, text in (("p/__pycache__/a.cpython-311.pyc", "kept"), ("p/a.py", "planted"), ("evil.pth", "planted")):
+        (store / inside / name).parent.mkdir(parents=True, exist_ok=True)
+        (store / inside / name).write_text(text)
+    (site / "p/__pycache__").mkdir(parents=True)
+    (site / "p/__pycache__/a.cpython-311.pyc").write_text("of its wheel")
+    bytecode.restore(env, store, link=link)
+    assert {path.name: path.read_text() for path in env.rglob("*") if path.is_file()} == {
+        "a.cpython-311.pyc": "of its wheel"
+    }
+
+
+def test_bytecode_that_was_half_kept_is_kept_anew(site: Path, tmp_path: Path) -> None:
+    env, store = site.parents[2], tmp_path / "kept"
+    (site / "p/__pycache__").mkdir(parents=True)
+    (site / "p/__pycache__/a.cpython-311.pyc").write_text("compiled")
+    half = tmp_path / ".kept/p/__pycache__"
+    half.mkdir(parents=True)
+    (half / "half.cpython-311.pyc").write_text("")
+    bytecode.keep(env, store)
+    assert [path.name for path in store.rglob("*.pyc")] == ["a.cpython-311.pyc"]
 
 
 def test_packages_are_hashed_once_uv_has_finished_them(site: Path, tmp_path: Path) -> None:
@@ -89,7 +101,7 @@ def test_packages_are_hashed_once_uv_has_finished_them(site: Path, tmp_path: Pat
         (site / f"{name}-1.dist-info").mkdir()
         (site / f"{name}-1.dist-info/RECORD").write_text(f"{name}.py,sha256=x,0\n{last}")
     (site / "done-1.dist-info/INSTALLER").write_text("uv")
-    early = Early(env, site, tmp_path / "no-store.tar")
+    early = Early(env, site, tmp_path / "no-store", link=False)
     with early:
         while len(early.known) < 2:
             threading.Event().wait(0.01)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,18 @@ from typing import Any
 
 import pytest
 import wheels
-from dflash_ops import cache_fill, environment, environment_build, files, installer, jobs, processes, uv_tool
+from dflash_ops import (
+    cache_fill,
+    environment,
+    environment_build,
+    files,
+    fingerprint,
+    hard_links,
+    installer,
+    jobs,
+    processes,
+    uv_tool,
+)
 from dflash_ops.errors import OpsError
 from dflash_ops.jobs import Progress
 from dflash_ops.paths import Layout
@@ -211,19 +221,19 @@ def test_bytecode_is_compiled_once_and_checked_by_the_proof(layout: Layout, want
     assert before
     (first / "planted.py").write_text("")
     healed = build(layout, {**want, "heal": True})
-    store = next((layout.root / "uv-cache/dflash-bytecode-v1").glob("*.tar"))
+    store = next((layout.root / "uv-cache/dflash-bytecode-v2").glob("*-*"))
     assert {path.relative_to(first) for path in first.rglob("*.pyc")} == set(before)
     assert {
         name: row[2] for name, row in (files.read_json(first / "env.json") or {})["files"].items() if "pyc" in name
     } == {name: row[2] for name, row in (record or {})["files"].items() if "pyc" in name}
-    with tarfile.open(store, "w") as tar:  # bytecode of the right time and size that does not run
-        for path in first.rglob("*.pyc"):
-            spoiled = tmp_file(layout, path.read_bytes()[:16] + b"spoiled")
-            tar.add(spoiled, arcname=str(path.relative_to(first)))
+    for path in store.rglob("*.pyc"):  # bytecode of the right time and size that does not run
+        path.write_bytes(path.read_bytes()[:16] + b"spoiled")
     (first / "planted.py").write_text("")
     assert build(layout, {**want, "heal": True})["fingerprint"] == healed["fingerprint"]
     assert b"spoiled" not in b"".join(path.read_bytes() for path in first.rglob("*.pyc"))
-    assert b"spoiled" not in store.read_bytes()  # and the good one is kept again
+    kept = b"".join(path.read_bytes() for path in store.rglob("*.pyc"))
+    assert kept  # the good one, again
+    assert b"spoiled" not in kept
 
 
 def test_an_environment_shares_no_file_with_the_cache_it_filled(layout: Layout, want: dict[str, Any]) -> None:
@@ -271,13 +281,13 @@ def test_what_a_broken_first_build_fetched_is_not_fetched_again(
         index.close()
 
 
-def test_a_cache_that_an_environment_shares_files_with_is_never_taken_over(
+def test_an_edit_reaches_no_later_build_through_a_cache_that_was_not_given_back(
     layout: Layout, want: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(cache_fill, "start", lambda *_: None)  # the box went down before it
         env_id = build(layout, want)["env_id"]
-    assert cache_fill.is_shared(cache_fill.first_cache(layout, env_id))
+    assert hard_links.shared(fingerprint.scan(cache_fill.lent_cache(layout, env_id)))
     (site_of(layout, env_id) / "torch/functional.py").write_text("def einsum():\n    return 3\n")
     build(layout, {**want, "heal": True})
     assert environment.check(layout, env_id, full=True) == []
@@ -301,10 +311,88 @@ def test_a_standing_environment_shares_no_file_with_what_the_next_build_takes_ov
     assert found == [wheels.torch_files(CPU, cuda=None)["torch/functional.py"]]
 
 
-def tmp_file(layout: Layout, data: bytes) -> Path:
-    place = layout.root / "spoiled.pyc"
-    place.write_bytes(data)
-    return place
+def test_a_later_build_links_from_the_cache_which_comes_back(
+    layout: Layout, want: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build(layout, want)
+    env = layout.env(built["env_id"])
+    (env / "planted").write_text("")
+    with monkeypatch.context() as patch:
+        patch.setattr(cache_fill, "start", lambda *_: None)  # killed before it
+        assert build(layout, {**want, "heal": True})["fingerprint"] == built["fingerprint"]
+    lent = cache_fill.lent_cache(layout, env.name)
+    linked = {path.stat().st_ino for path in lent.rglob("torch/*.py")}
+    assert linked == {path.stat().st_ino for path in env.rglob("torch/*.py")}
+    assert not layout.uv_cache.exists()
+    assert cache_fill.is_anywhere(layout, layout.uv_cache)
+    build(layout, want)  # all is there; what is left to do is done
+    assert not lent.exists()
+    assert shared_files(env) == []
+    assert {path.stat().st_ino for path in layout.uv_cache.rglob("torch/*.py")}.isdisjoint(linked)
+    assert environment.check(layout, env.name, full=True) == []
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_deploy_with_nothing_to_do_gives_back_what_a_killed_build_had(
+    layout: Layout, want: dict[str, Any], repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(cache_fill, "start", lambda *_: None)  # killed before it
+        env = layout.env(build(layout, want)["env_id"])
+    (tmp_path / "test.lock").write_text(want["lock"])
+    told = {name: want[name] for name in ("root", "profile", "find_links")}
+    words = json.dumps({**told, "lock_file": str(tmp_path / "test.lock"), "packages": False})
+    command = [str(Path(sys.executable).with_name("ansible")), "localhost", "-i", "localhost,", "-c", "local"]
+    command += ["-e", f"ansible_python_interpreter={sys.executable}", "-m", "dflash_environment", "-a", words]
+    done = subprocess.run(
+        [*command, "--check"] if check else command,
+        cwd=repo,
+        env={**os.environ, "ANSIBLE_CONFIG": str(repo / "ansible.cfg")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "SUCCESS" in done.stdout, done.stdout + done.stderr
+    assert "state: complete" in done.stdout
+    cache_fill.wait(layout, Progress(layout.jobs))
+    assert cache_fill.is_lent(layout, env.name) == check
+    assert bool(shared_files(env)) == check
+    assert cache_fill.is_filled(layout.uv_cache) != check
+
+
+def test_a_cache_that_others_may_use_stays_in_its_place_and_is_copied_from(
+    layout: Layout, want: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache of all"
+    want = {**want, "cache_dir": str(cache)}
+    build(layout, want)
+    place = cache.stat().st_ino
+    monkeypatch.setattr(cache_fill, "start", lambda *_: None)
+    second = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
+    assert cache.stat().st_ino == place
+    assert shared_files(second) == []
+    assert not list(layout.envs.glob(".cache-*"))
+
+
+def test_a_cache_that_is_a_link_is_copied_from(layout: Layout, want: dict[str, Any], tmp_path: Path) -> None:
+    build(layout, want)
+    layout.uv_cache.rename(tmp_path / "elsewhere")
+    layout.uv_cache.symlink_to(tmp_path / "elsewhere")
+    second = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
+    assert layout.uv_cache.is_symlink()
+    assert shared_files(second) == []
+
+
+def test_a_file_of_the_cache_with_another_name_elsewhere_is_not_linked(
+    layout: Layout, want: dict[str, Any], tmp_path: Path
+) -> None:
+    build(layout, want)
+    held = next(layout.uv_cache.rglob("torch/functional.py"))
+    os.link(held, tmp_path / "backup")
+    second = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
+    (tmp_path / "backup").write_text("def einsum():\n    return 3\n")
+    assert environment.check(layout, second.name, full=True) == []
+    assert (site_of(layout, second.name) / "torch/functional.py").stat().st_nlink == 1
 
 
 # Case 35

@@ -6,8 +6,9 @@ bytecode of one build fits every other build of the same lock by the same python
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tarfile
+import shutil
 from pathlib import Path
 
 from .fingerprint import scan
@@ -17,8 +18,8 @@ SOURCE_TIME = 1704067200
 
 
 def store_path(cache: Path, lock_sha256: str, python_version: str) -> Path:
-    """Return the archive of one lock by one python."""
-    return cache / "dflash-bytecode-v1" / f"{lock_sha256[:16]}-{python_version}.tar"
+    """Return the folder in a cache for the bytecode of one lock by one python."""
+    return cache / "dflash-bytecode-v2" / f"{lock_sha256[:16]}-{python_version}"
 
 
 def fix_time(path: str) -> None:
@@ -26,14 +27,20 @@ def fix_time(path: str) -> None:
     os.utime(path, (SOURCE_TIME, SOURCE_TIME), follow_symlinks=False)
 
 
-def settle(env: Path) -> None:
-    """Give every source that does not have it yet the one time, and remove bytecode that has no source."""
+def settle(env: Path) -> dict[str, os.stat_result]:
+    """Give every source that does not have it yet the one time, and remove bytecode that has no source.
+
+    Returns each file that is there then, with its stat.
+    """
     stats = scan(env)
-    for name, stat in stats.items():
+    for name, stat in list(stats.items()):
         if name.endswith(".py") and stat.st_mtime_ns != SOURCE_TIME * 10**9:
             fix_time(f"{env}/{name}")
+            stats[name] = os.lstat(f"{env}/{name}")
         elif is_bytecode(name) and source_of(name) not in stats:
             (env / name).unlink()
+            del stats[name]
+    return stats
 
 
 def is_bytecode(name: str) -> bool:
@@ -54,40 +61,37 @@ def drop(env: Path) -> None:
             (env / name).unlink()
 
 
-def restore(env: Path, store: Path) -> bool:
-    """Unpack kept bytecode to where it belongs; tell whether there was any. A broken archive is removed.
+def restore(env: Path, store: Path, *, link: bool) -> None:
+    """Put kept bytecode, if there is any, to where it belongs, unless something is there.
 
     The sources need not be there yet: `settle` removes what has none in the end.
+
+    Args:
+        env: the environment.
+        store: what was kept.
+        link: give the kept files a second name instead of copying them; only when nobody else reads them.
     """
-    if not store.is_file():
-        return False
-    try:
-        with tarfile.open(store) as tar:
-            for member in tar:
-                _unpack(env, tar, member)
-    except (tarfile.TarError, OSError, EOFError):
-        store.unlink(missing_ok=True)
-        return False
-    return True
+    names = list(filter(is_bytecode, scan(store) if store.is_dir() else ()))
+    for folder in {name.rpartition("/")[0] for name in names}:
+        (env / folder).mkdir(parents=True, exist_ok=True)
+    for name in names:
+        with contextlib.suppress(FileExistsError):
+            (os.link if link else _copy)(store / name, env / name)
 
 
-def _unpack(env: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-    path = env / member.name
-    stream = tar.extractfile(member)
-    if stream is None or ".." in path.parts or path.parent.name != "__pycache__" or path.suffix != ".pyc":
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(stream.read())
+def _copy(source: Path, place: Path) -> None:
+    with source.open("rb") as held, place.open("xb") as copy:
+        shutil.copyfileobj(held, copy)
 
 
 def keep(env: Path, store: Path) -> None:
-    """Pack the environment's bytecode, in one rename; what is kept already stays."""
+    """Keep the environment's bytecode, in one rename; what is kept already stays."""
     if store.exists():
         return
-    store.parent.mkdir(parents=True, exist_ok=True)
-    spare = store.with_name(f".{store.name}.{os.getpid()}")
-    with tarfile.open(spare, "w") as tar:
-        for name in sorted(scan(env)):
-            if is_bytecode(name):
-                tar.add(env / name, arcname=name, recursive=False)
-    os.replace(spare, store)
+    spare = store.with_name(f".{store.name}")
+    shutil.rmtree(spare, ignore_errors=True)
+    spare.mkdir(parents=True)
+    for name in filter(is_bytecode, scan(env)):
+        (spare / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(env / name, spare / name)
+    os.rename(spare, store)

@@ -1,9 +1,10 @@
-"""What later builds save time with is kept after an environment is in place, not before: uv's cache, and bytecode.
+"""The cache of uv: lent to a build, which links from it, and given back after the environment is in place.
 
-uv unpacks wheels into its cache and copies them from there, so a first build writes everything twice. Here it gets an
-empty cache of its own beside the environments and may link from it: nothing else ever reads that folder. When the
-environment is in place, a job of low priority copies the folder to where the cache belongs and removes it. From then on
-the environment shares no file with anything. The same job packs the bytecode that the proof made.
+Copying a gigabyte is most of what an environment costs. So a build takes the box's own cache to a folder beside the
+environments, or begins a new one there, and links from it; nothing else ever reads that folder. When the environment
+is in place, a job of low priority gives each file that has two names now one of its own, puts the cache back and keeps
+the bytecode that the proof made. From then on the environment shares no file with anything. From a cache that others
+may use, and from one on another mount, files are copied.
 """
 
 from __future__ import annotations
@@ -11,12 +12,10 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from . import bytecode, jobs
-from .errors import OpsError
+from . import bytecode, hard_links, jobs
 from .fingerprint import scan
 from .jobs import Progress
 from .paths import Layout
@@ -30,52 +29,62 @@ def is_filled(cache: Path) -> bool:
     return cache.is_dir() and any(cache.glob("archive-v*/*"))
 
 
-def first_cache(layout: Layout, env_id: str) -> Path:
-    """Return the cache that the first build of an environment has for itself; it lies on the environments' mount."""
+def lent_cache(layout: Layout, env_id: str) -> Path:
+    """Return the cache that the build of an environment has for itself; it lies on the environments' mount."""
     return layout.envs / f".cache-{env_id}"
 
 
+def is_lent(layout: Layout, env_id: str) -> bool:
+    """Tell whether the cache that the build of an environment had was not given back."""
+    return lent_cache(layout, env_id).is_dir()
+
+
+def is_anywhere(layout: Layout, cache: Path) -> bool:
+    """Tell whether a filled cache is in its place, or where a build left it."""
+    return any(is_filled(one) for one in (cache, *layout.envs.glob(".cache-*")))
+
+
 def choose(layout: Layout, env_id: str, cache: Path, progress: Progress) -> Path:
-    """Return the cache for a build: the box's when it is filled, else a new one of its own."""
+    """Return the cache for a build: one for itself alone, unless there is a filled one that cannot be taken."""
     wait(layout, progress)
     for left in layout.envs.glob(".cache-*"):
         other = left.name.removeprefix(".cache-")
         if other == env_id or jobs.state_of(layout.job(f"env-{other}")) != "running":
-            take_over(left, cache)
-    return cache if is_filled(cache) else first_cache(layout, env_id)
+            progress.say("putting back the cache of uv that a broken build left")
+            give_back(left, cache)
+    lent = lent_cache(layout, env_id)
+    return cache if is_filled(cache) and not take(layout, cache, lent) else lent
 
 
-def take_over(left: Path, cache: Path) -> None:
-    """Let what a broken build fetched become the cache; what an environment may be sharing files with goes."""
-    if not is_filled(cache) and not is_shared(left):
-        cache.mkdir(parents=True, exist_ok=True)
-        place(left, cache)
-    else:
-        shutil.rmtree(left)
-
-
-def is_shared(cache: Path) -> bool:
-    """Tell whether a file in a cache has another name elsewhere."""
-    return any(stat.st_nlink > 1 for stat in scan(cache).values())
+def take(layout: Layout, cache: Path, lent: Path) -> bool:
+    """Take the box's own cache aside in one rename; tell whether it could be done."""
+    if cache != layout.uv_cache or cache.is_symlink():
+        return False
+    lent.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.rename(cache, lent)
+    except OSError:  # another mount
+        return False
+    return True
 
 
 def wait(layout: Layout, progress: Progress) -> None:
-    """Wait until no earlier build is still filling the cache."""
+    """Wait until no earlier build is still giving back the cache."""
     for folder in layout.jobs.glob(f"{JOB_PREFIX}*"):
         if jobs.state_of(folder) == "running":
-            progress.say("waiting for uv's cache, which the build before this one is filling")
+            progress.say("waiting for uv's cache, which the build before this one is giving back")
         while jobs.poll(layout, folder.name, wait=5).state == "running":
             continue
 
 
 def start(layout: Layout, env_id: str, cache: Path, store: Path) -> None:
-    """Start the job that keeps what an environment's build leaves: a cache of its own, or bytecode not kept yet."""
-    first = first_cache(layout, env_id)
-    if first.is_dir() or not store.exists():
+    """Start the job that keeps what an environment's build leaves: the cache it had, or bytecode not kept yet."""
+    lent = lent_cache(layout, env_id)
+    if is_lent(layout, env_id) or not store.exists():
         arguments = {
             "root": str(layout.root),
             "workspace": str(layout.workspace),
-            "first": str(first),
+            "lent": str(lent),
             "cache": str(cache),
             "env": str(layout.env(env_id)),
             "store": str(store),
@@ -84,38 +93,43 @@ def start(layout: Layout, env_id: str, cache: Path, store: Path) -> None:
 
 
 def keep(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Job entry: fill the cache from the build's own, then pack its bytecode."""
+    """Job entry: give back the cache that a build had, then keep the environment's bytecode."""
     os.nice(19)
-    first = Path(arguments["first"])
-    filled = first.is_dir() and fill(first, Path(arguments["cache"]), progress)
+    lent, cache = Path(arguments["lent"]), Path(arguments["cache"])
+    progress.say(f"giving back {cache}")
+    filled = lent.is_dir() and give_back(lent, cache)
     bytecode.keep(Path(arguments["env"]), Path(arguments["store"]))
     return {"filled": filled}
 
 
-def fill(first: Path, cache: Path, progress: Progress) -> bool:
-    """Copy `first` to `cache` unless another build filled it meanwhile; remove `first`. Tell whether it was copied."""
-    part = cache.with_name(f".{cache.name}-part")
+def give_back(lent: Path, cache: Path) -> bool:
+    """Let what a build had be the cache, sharing no file with anything; tell whether it was.
+
+    When another build filled the cache meanwhile, `lent` is removed.
+    """
     cache.mkdir(parents=True, exist_ok=True)
     with cache.with_name(f".{cache.name}-lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         filled = is_filled(cache)
         if not filled:
-            progress.say(f"filling {cache}")
-            shutil.rmtree(part, ignore_errors=True)
-            copied = subprocess.run(["cp", "-a", str(first), str(part)], capture_output=True, text=True, check=False)
-            if copied.returncode:
-                shutil.rmtree(part, ignore_errors=True)
-                raise OpsError(
-                    f"uv's cache could not be filled: {copied.stderr.strip()[-500:]}",
-                    remedy="nothing is lost; the next build fetches its packages again",
-                )
-            place(part, cache)
-    shutil.rmtree(first)
+            place(unshared(lent, cache), cache)
+    if lent.exists():
+        shutil.rmtree(lent)
     return not filled
 
 
+def unshared(lent: Path, cache: Path) -> Path:
+    """Return a folder on the mount of `cache` with what was lent, in which no file has another name."""
+    if lent.stat().st_dev == cache.stat().st_dev:
+        hard_links.separate(lent, hard_links.shared(scan(lent)))
+        return lent
+    part = cache.with_name(f".{cache.name}-part")
+    shutil.rmtree(part, ignore_errors=True)
+    return Path(shutil.copytree(lent, part, symlinks=True))
+
+
 def place(part: Path, cache: Path) -> None:
-    """Move what was copied into the cache: unpacked files before the notes that point to them."""
+    """Move what was a build's into the cache: unpacked files before the notes that point to them."""
     for entry in sorted(part.iterdir(), key=lambda path: (not path.name.startswith("archive-"), path.name)):
         target = cache / entry.name
         if target.is_dir():

@@ -26,9 +26,11 @@ class Early:
         env: the environment that is being made.
         site: its site-packages.
         store: kept bytecode.
+        link: kept bytecode may be linked, for nobody else reads it.
     """
 
-    def __init__(self, env: Path, site: Path, store: Path) -> None:
+    def __init__(self, env: Path, site: Path, store: Path, *, link: bool) -> None:
+        self.link = link
         self.env = env
         self.site = site
         self.store = store
@@ -49,7 +51,7 @@ class Early:
 
     def _work(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
-        bytecode.restore(self.env, self.store)
+        bytecode.restore(self.env, self.store, link=self.link)
         while not self._stop.wait(LOOK_SECONDS):
             for record in self.site.glob("*.dist-info/RECORD"):
                 if str(record) not in self._seen:

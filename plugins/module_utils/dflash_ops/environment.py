@@ -64,7 +64,7 @@ class Spec:
         lock = lockfile.require_complete(want["lock"], name=want["lock_name"])
         folders = [at_home(one) for one in want["find_links"]]
         wheelhouse = layout.root / "wheelhouse"
-        cache = at_home(want["cache_dir"]) if want["cache_dir"] else layout.root / "uv-cache"
+        cache = at_home(want["cache_dir"]) if want["cache_dir"] else layout.uv_cache
         return cls(
             profile=want["profile"],
             lock=lock,

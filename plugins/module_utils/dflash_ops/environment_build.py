@@ -22,6 +22,7 @@ from . import (
     environment_record,
     files,
     fingerprint,
+    hard_links,
     interpreters,
     proof,
     sources,
@@ -56,6 +57,7 @@ def build(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     if status.state == "drifted" and not spec.heal:
         raise refusal(status)
     if status.state == "complete":
+        give_back_cache(layout, spec, status)
         return summary(layout, status.env_id, changed=True)
     clear_aside(layout, status.env_id)
     require_space(layout, spec)
@@ -68,13 +70,18 @@ def build(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     record["seconds"] = round(time.monotonic() - started, 1)
     files.write_json(aside / fingerprint.RECORD_NAME, record)
     switch(aside, status.path)
-    cache_fill.start(layout, status.env_id, spec.cache, store_of(spec, status))
+    give_back_cache(layout, spec, status)
     clear_aside(layout, status.env_id)
     progress.say(
         f"environment {status.env_id} is complete: {len(record['packages'])} packages, "
         f"{record['bytes'] >> 20} MB, {record['seconds']} s"
     )
     return summary(layout, status.env_id, changed=True)
+
+
+def give_back_cache(layout: Layout, spec: Spec, status: Status) -> None:
+    """Start the job that gives back what the build of a complete environment had for itself, unless that is done."""
+    cache_fill.start(layout, status.env_id, spec.cache, store_of(spec, status, spec.cache))
 
 
 def require_possible(layout: Layout, spec: Spec) -> None:
@@ -94,7 +101,7 @@ def require_space(layout: Layout, spec: Spec) -> None:
         OpsError: naming the mount.
     """
     size = spec.lock.megabytes << 20
-    cached = 0 if cache_fill.is_filled(spec.cache) else size
+    cached = 0 if cache_fill.is_anywhere(layout, spec.cache) else size
     needs = [(layout.envs, size, "The environment"), (spec.cache, cached, "uv's cache")]
     by_mount: dict[Path, int] = {}
     for path, wanted, what in needs:
@@ -115,9 +122,9 @@ def clear_aside(layout: Layout, env_id: str) -> None:
 def make(aside: Path, spec: Spec, status: Status, uv: Uv) -> dict[str, Any]:
     """Build the environment in `aside` and return its record; what a cache spoiled is cleaned and tried once more."""
     for last_try in (False, True):
-        known = install(aside, spec, status, uv)
+        found = install(aside, spec, status, uv)
         try:
-            return proved(aside, spec, status, uv, known)
+            return proved(aside, spec, status, uv, found)
         except DamagedCache as damage:
             if last_try:
                 raise
@@ -126,22 +133,35 @@ def make(aside: Path, spec: Spec, status: Status, uv: Uv) -> dict[str, Any]:
     raise AssertionError("unreachable")
 
 
-def proved(aside: Path, spec: Spec, status: Status, uv: Uv, known: Mapping[str, Hashed]) -> dict[str, Any]:
+def proved(aside: Path, spec: Spec, status: Status, uv: Uv, found: Found) -> dict[str, Any]:
     """Prove with the bytecode that lies ready; when that fails, once more without it."""
     try:
-        return prove(aside, spec, status, uv, known)
+        return prove(aside, spec, status, uv, found)
     except DamagedCache:
         raise
     except OpsError as error:
         uv.progress.say(f"proving again without the bytecode that was ready: {error.message}")
         bytecode.drop(aside)
-        store_of(spec, status).unlink(missing_ok=True)
-        return prove(aside, spec, status, uv, known)
+        shutil.rmtree(store_of(spec, status, uv.cache), ignore_errors=True)
+        return prove(aside, spec, status, uv, dataclasses.replace(found, stats=fingerprint.scan(aside)))
 
 
-def store_of(spec: Spec, status: Status) -> Path:
-    """Return where this environment's bytecode is kept."""
-    return bytecode.store_path(spec.cache, spec.lock.sha256, status.python.version)
+def store_of(spec: Spec, status: Status, cache: Path) -> Path:
+    """Return where this environment's bytecode is kept in a cache."""
+    return bytecode.store_path(cache, spec.lock.sha256, status.python.version)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What lies in an environment before its proof.
+
+    Args:
+        stats: each file.
+        known: what was hashed while uv worked.
+    """
+
+    stats: Mapping[str, os.stat_result]
+    known: Mapping[str, Hashed]
 
 
 class DamagedCache(OpsError):
@@ -155,8 +175,8 @@ class DamagedCache(OpsError):
         self.packages = packages
 
 
-def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> dict[str, Hashed]:
-    """Fill `aside` with a new environment: relocatable, copied files, no pip. Return what was hashed on the way."""
+def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> Found:
+    """Fill `aside` with a new environment: relocatable, no pip, no file shared with anything but the lent cache."""
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(parents=True, exist_ok=True)
     uv.run(
@@ -166,13 +186,17 @@ def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> dict[str, Hashed
     lock = without_inherited(spec.lock) if spec.inherits else spec.lock
     parts = sources.plan(lock, spec.sources, python=status.python.short)
     site = site_packages(aside)
-    with Early(aside, site, store_of(spec, status)) as early:
+    linking = uv.link_mode == "hardlink"
+    with Early(aside, site, store_of(spec, status, uv.cache), link=linking) as early:
         fill(aside, spec, parts, uv)
     inherited = f"{status.python.purelib}\n" if spec.inherits else ""
     (site / "dflash_environment.pth").write_text(NO_BYTECODE + inherited)
     (aside / ".lock").unlink(missing_ok=True)
-    bytecode.settle(aside)
-    return early.known
+    stats = bytecode.settle(aside)
+    if linking and (foreign := hard_links.shared(stats, names=2)):
+        hard_links.separate(aside, foreign)
+        stats |= {name: os.lstat(aside / name) for name in foreign}
+    return Found(stats, early.known)
 
 
 def fill(aside: Path, spec: Spec, parts: list[sources.Part], uv: Uv) -> None:
@@ -218,7 +242,7 @@ def site_packages(env: Path) -> Path:
     return next((env / "lib").glob("python3*/site-packages"))
 
 
-def prove(aside: Path, spec: Spec, status: Status, uv: Uv, known: Mapping[str, Hashed]) -> dict[str, Any]:
+def prove(aside: Path, spec: Spec, status: Status, uv: Uv, found: Found) -> dict[str, Any]:
     """Prove the environment in a new process, fingerprint it, and return its record without `seconds`.
 
     Raises:
@@ -232,7 +256,7 @@ def prove(aside: Path, spec: Spec, status: Status, uv: Uv, known: Mapping[str, H
     )
     site = site_packages(aside)
     try:
-        first = fingerprint.manifest(aside, known=known, bytecode=False)
+        first = fingerprint.manifest(aside, found.stats, known=found.known)
         prefix = f"{site.relative_to(aside).as_posix()}/"
         problems = fingerprint.record_problems(site, first, prefix=prefix)
         if problems:

@@ -39,13 +39,8 @@ class Drift:
         return f"{self.kind}: {self.path} ({self.detail})"
 
 
-def scan(top: Path, *, bytecode: bool = True) -> dict[str, os.stat_result]:
-    """Return each file and link below `top` with its stat, without env.json.
-
-    Args:
-        top: the environment.
-        bytecode: look into `__pycache__` too; not while a python writes there, whose files come and go.
-    """
+def scan(top: Path) -> dict[str, os.stat_result]:
+    """Return each file and link below `top` with its stat, without env.json."""
     found: dict[str, os.stat_result] = {}
     waiting = [("", str(top))]
     while waiting:
@@ -53,8 +48,6 @@ def scan(top: Path, *, bytecode: bool = True) -> dict[str, os.stat_result]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    if entry.name == "__pycache__" and not bytecode:
-                        continue
                     waiting.append((f"{prefix}{entry.name}/", entry.path))
                 else:
                     found[prefix + entry.name] = entry.stat(follow_symlinks=False)
@@ -113,9 +106,17 @@ def hashed(path: str) -> Hashed:
     return Hashed(stamp(before), digest(path))
 
 
-def manifest(top: Path, *, known: Mapping[str, Hashed] | None = None, bytecode: bool = True) -> Manifest:
-    """Return the manifest of what is below `top`; a file is hashed unless it is `known` and was not touched since."""
-    stats = scan(top, bytecode=bytecode)
+def manifest(
+    top: Path, stats: Mapping[str, os.stat_result] | None = None, *, known: Mapping[str, Hashed] | None = None
+) -> Manifest:
+    """Return the manifest of what is below `top`; a file is hashed unless it is `known` and was not touched since.
+
+    Args:
+        top: the environment.
+        stats: what a scan found there; a new scan when it is not given.
+        known: hashes from before.
+    """
+    stats = scan(top) if stats is None else stats
     known = known or {}
     held = {name: known[name].sha256 for name in stats.keys() & known.keys() if known[name].stamp == stamp(stats[name])}
     hashes = {**held, **digests(top, stats.keys() - held.keys())}

@@ -102,7 +102,7 @@ class Uv:
         reader = threading.Thread(target=self._read, args=(child,), daemon=True)
         reader.start()
         try:
-            self._follow(child, what, watch, total)
+            self._follow(child, reader, what, watch, total)
         finally:
             if child.poll() is None:
                 child.kill()
@@ -117,10 +117,13 @@ class Uv:
             self.output.append(text)
             print(text, flush=True)
 
-    def _follow(self, child: subprocess.Popen[str], what: str, watch: Path | None, total: int) -> None:
+    def _follow(
+        self, child: subprocess.Popen[str], reader: threading.Thread, what: str, watch: Path | None, total: int
+    ) -> None:
+        """Say how far a child is until it has closed its output, and wait for its end."""
         said = time.monotonic()
-        while child.poll() is None:
-            time.sleep(0.1)
+        while reader.is_alive():
+            reader.join(0.1)
             if watch is None:
                 continue
             if time.monotonic() - said < SAY_SECONDS:
@@ -130,6 +133,7 @@ class Uv:
             said = time.monotonic()
             done = len(list(watch.glob("*.dist-info")))
             self.progress.say(self._state(child, what, watch, total), done=done, total=total)
+        child.wait()
 
     def _state(self, child: subprocess.Popen[str], what: str, watch: Path, total: int) -> str:
         done = len(list(watch.glob("*.dist-info")))

@@ -57,6 +57,10 @@ class Layout:
         return self.root / "archives"
 
     @property
+    def uv_cache(self) -> Path:
+        return self.root / "uv-cache"
+
+    @property
     def jobs(self) -> Path:
         return self.root / "jobs"
 
