@@ -1,4 +1,4 @@
-"""Prints what a task registered as every screen here is printed: a sentence as a line of its box, a list as a panel.
+"""Prints what a task registered as every screen here is printed: a line of a text as one of its box, a list as a panel.
 
     - name: Say what happened
       dflash_say:
@@ -20,11 +20,12 @@ class ActionModule(DflashAction):  # type: ignore[misc]
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Print the argument `text`: one sentence, or a list of lines."""
+        """Print the argument `text`: sentences on lines of their own, or a list for a panel."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         text = self._task.args["text"]
         if isinstance(text, str):
-            self.say(task_vars or {}, text)
+            for line in text.splitlines():
+                self.say(task_vars or {}, line)
         else:
             self.panel(task_vars or {}, text)
         return {**result, "changed": False}

@@ -67,7 +67,7 @@ def place(box: Box) -> Place:
 def test_a_run_that_will_be_down_for_a_prewarm_is_told_before_it_is_stopped(box: Box) -> None:
     run = going(box)
     said = launch_request.before_stop(box.layout, want(), check_mode=False)["said"]
-    assert f"run {run.run_id} is down from the stop to the launch: the compile cache is cold" in said
+    assert f"\nrun {run.run_id} is down from the stop to the launch: the compile cache is cold" in said
     assert said.endswith("none was made on this box yet, so how long is not known")
     assert box.state() == "running"
 

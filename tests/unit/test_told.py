@@ -83,6 +83,14 @@ def test_each_problem_its_remedy_and_the_end_of_a_log_have_a_line_of_their_own(r
     ]
 
 
+def test_each_line_that_is_said_is_one_of_its_box(repo: Path, tmp_path: Path) -> None:
+    play = tmp_path / "play.yml"
+    play.write_text(
+        "- {hosts: trainers, gather_facts: false, tasks: [{name: Say, dflash_say: {text: \"one\\ntwo\"}}]}\n"
+    )
+    assert "\n  localhost | one\n  localhost | two\n" in typed(repo, tmp_path / "root", str(play))
+
+
 def test_nothing_is_printed_by_debug(repo: Path) -> None:
     files = [*repo.glob("roles/*/tasks/*.yml"), *repo.glob("playbooks/**/*.yml")]
     assert [file.name for file in files if DEBUG.search(file.read_text())] == []

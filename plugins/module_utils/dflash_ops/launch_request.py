@@ -129,7 +129,7 @@ def before_stop(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) ->
     if found.problems:
         raise refusal(found.problems, what="stopped or launched")
     waits = standstill.told(layout, found.place, found.cache, wipe=want["wipe"])
-    return {**told, "said": "; ".join(text for text in ("every look is fine: it can be launched", waits) if text)}
+    return {**told, "said": "\n".join(text for text in ("every look is fine: it can be launched", waits) if text)}
 
 
 def look(
@@ -174,7 +174,7 @@ def refusal(problems: list[dict[str, str]], *, what: str = "launched") -> OpsErr
 def _noted(said: str, request: Request) -> str:
     """Add what became of the label."""
     note = runs.label_note(request.label)
-    return f"{said}; {note}" if note else said
+    return f"{said}\n{note}" if note else said
 
 
 def _would(said: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def plan(layout: Layout, wanted: str, secrets: Mapping[str, str]) -> dict[str, A
         "changed": True,
         "target": target,
         "bad": chosen["bad"],
-        "said": f"{said}; {waits}" if waits else said,
+        "said": f"{said}\n{waits}" if waits else said,
         "diff": {"before": "".join(f"{run_id}\n" for run_id in chosen["bad"]), "after": f"{entry['run_id']}\n"},
     }
 
