@@ -36,6 +36,6 @@ def test_the_length_of_a_run_is_known_after_it_ended(tiny: TinyRun) -> None:
     assert (told["phase"], told["step"], told["total_steps"]) == ("finished", 2, 2)
     phases = told["phases"]
     assert isinstance(phases, list)
-    assert [name for name, _ in phases] == ["imports", "dataset", "target_weights", "warmup"]
+    assert [name for name, _ in phases] == ["imports", "dataset", "target_weights", "first_steps"]
     assert "samples, " in phases[1][1]
     assert phases[2][1] == "target[0] layer 4/4", "what it came to, however quick it was"

@@ -117,7 +117,7 @@ def test_console_shows_phases_and_steps_line_by_line(tiny: TinyRun, capfd: pytes
     tiny.train("run", "optimizer.max_steps=4", "logging.every_steps=2")
     out = capfd.readouterr().out
     phases = [line.split(":")[0] for line in out.splitlines() if line.startswith("phase ")]
-    names = ["imports", "dataset", "target_weights", "warmup", "training", "saving", "finished"]
+    names = ["imports", "dataset", "target_weights", "first_steps", "training", "saving", "finished"]
     assert phases == [f"phase {name}" for name in names]
     assert "compiling" not in out, "this configuration compiles nothing"
     steps = [line.split() for line in out.splitlines() if line.startswith("step ")]

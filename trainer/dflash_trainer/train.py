@@ -107,7 +107,7 @@ def _train(
     state.step = position.step
     _say(f"going on from {checkpoint.folder}" if checkpoint else "starting fresh")
 
-    enter_warmup(config, state)
+    enter_first_steps(config, state)
     pipeline.warm(state.line)
 
     records = _open_records(config, folder, store, state, position, boxes)
@@ -119,12 +119,12 @@ def _train(
     return finished
 
 
-def enter_warmup(config: Config, state: RunState) -> None:
+def enter_first_steps(config: Config, state: RunState) -> None:
     """Say what the first step of every shape is: where nothing is compiled, no phase speaks of it."""
     if compiles(config):
         state.enter("compile", "every device and shape, one after another")
     else:
-        state.enter("warmup", "one step on every device and shape; nothing is compiled")
+        state.enter("first_steps", "every device and shape once; nothing is compiled")
 
 
 def _check(config: Config, options: TrainOptions, folder: Path, state: RunState) -> Dataset:

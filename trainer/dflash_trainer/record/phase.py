@@ -14,7 +14,7 @@ Phase = Literal[
     "dataset",
     "target_weights",
     "compile",
-    "warmup",  # in the place of compile, where nothing is compiled
+    "first_steps",  # in the place of compile, where nothing is compiled
     "training",
     "evaluating",
     "saving",
@@ -22,7 +22,7 @@ Phase = Literal[
     "stopped",
     "failed",
 ]
-_BEFORE_TRAINING = ("imports", "dataset", "target_weights", "compile", "warmup")
+_BEFORE_TRAINING = ("imports", "dataset", "target_weights", "compile", "first_steps")
 _SECONDS_BETWEEN = 0.5
 
 
