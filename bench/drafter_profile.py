@@ -102,7 +102,7 @@ def by_kind(found: Any, steps: int) -> dict[str, float]:
 
     total: dict[str, float] = defaultdict(float)
     for event in found.events():
-        if event.device_type == DeviceType.CUDA:
+        if event.device_type == DeviceType.CUDA and not event.is_user_annotation:
             total[kind_of(event.name)] += event.time_range.elapsed_us() / 1e3 / steps
     return total
 
