@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.loader import action_loader
 
 DflashJob: Any = action_loader.get("dflash_job", class_only=True)
@@ -14,14 +15,22 @@ class ActionModule(DflashJob):  # type: ignore[misc]
 
     def finish_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Keep what is to be known when the launch that follows does not come: an interrupted or failed playbook."""
-        if self._task.args.get("for_launch") and result.get("start") and not self._task.check_mode:
-            self.keep_for_the_end(task_vars, nothing_trains(result["run_id"], result["start"]))
+        if result.get("start") and not result.get("failed"):
+            self.keep(result, task_vars, "is being stopped" if result.get("job") else f"is {result['state']}")
         return result
+
+    def keep(self, result: dict[str, Any], task_vars: dict[str, Any], how: str) -> None:
+        """Let the playbook's end say how the box is left, when a launch was to follow."""
+        if boolean(self._task.args.get("for_launch", False)) and not self._task.check_mode:
+            self.keep_for_the_end(task_vars, nothing_trains(result["run_id"], how, result["start"]))
 
     def finish(self, result: dict[str, Any], job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Merge the end of the stop into the result."""
         done: dict[str, Any] = super().finish(result, job, task_vars)
-        if not done.get("failed"):
+        if done.get("failed"):
+            self.drop_for_the_end(task_vars)
+        else:
+            self.keep(result, task_vars, "is stopped")
             step = done.get("checkpoint_step")
             how = "was ended by force" if done.get("forced") else f"is {done.get('state')}"
             newest = f"step {step}" if step is not None else "none"
@@ -30,9 +39,9 @@ class ActionModule(DflashJob):  # type: ignore[misc]
         return done
 
 
-def nothing_trains(run_id: str, start: str) -> str:
+def nothing_trains(run_id: str, how: str, start: str) -> str:
     """Say how a box is left between a stop and the launch that it was made for."""
     return (
-        f"run {run_id} is stopped and its successor was not launched, so nothing trains here: the same command goes on "
-        f"with that, and {start} goes on with {run_id}"
+        f"run {run_id} {how} and its successor was not launched, so nothing trains here: the same command goes on "
+        f"with that, and {start} starts the configuration of {run_id} again"
     )
