@@ -44,7 +44,8 @@ def test_an_inventory_without_a_box_is_no_success(repo: Path, tmp_path: Path) ->
     (tmp_path / "mine.yml").write_text("all: {hosts: {node: }}\n")
     done = typed("deploy.yml", "-i", str(tmp_path / "mine.yml"), cwd=repo)
     assert done.returncode != 0
-    assert "no box in the group trainers" in done.stderr
+    assert done.stderr.startswith("[ERROR]: The inventory has no box in the group trainers"), done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
