@@ -9,11 +9,13 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
+from ansible.plugins.loader import become_loader, get_shell_plugin
 from conftest import close_logins
 from dflash_lab import host
 from dflash_lab.lab import LEAKING, Lab
@@ -84,6 +86,33 @@ def test_the_next_task_takes_the_open_way_and_an_idle_one_ends(lab: Lab, connect
     agent = seen.pop().decode().strip()
     until(lambda: not sockets(tmp_path))
     until(lambda: lab.inside(200, "test", "-d", f"/proc/{agent}", check=False).returncode != 0)
+
+
+def test_without_persist_the_open_way_is_neither_taken_nor_left(lab: Lab, connect: Any, tmp_path: Path) -> None:
+    options = {"ansible_control_path_dir": str(tmp_path)}
+    kept, own = connect(pct_persist=30, **options), connect(pct_persist=0, **options)
+    agents = []
+    for connection in (kept, own):
+        agents.append(connection.exec_command("echo $PPID")[1].decode().strip())
+        connection.close()
+    assert agents[0] != agents[1]
+    assert len(sockets(tmp_path)) == 1
+    until(lambda: lab.inside(200, "test", "-d", f"/proc/{agents[1]}", check=False).returncode != 0)
+    assert connect(pct_persist=30, **options).exec_command("echo $PPID")[1].decode().strip() == agents[0]
+
+
+def test_those_who_come_at_once_share_the_first_login(lab: Lab, connect: Any, tmp_path: Path) -> None:
+    logins = lab.logins()
+    found: list[tuple[int, bytes, bytes]] = []
+    ways = [connect(ansible_control_path_dir=str(tmp_path)) for _ in range(4)]
+    tasks = [threading.Thread(target=lambda way=way: found.append(way.exec_command("echo in"))) for way in ways]
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.join()
+    assert found == [(0, b"in\n", b"")] * 4
+    assert lab.logins() - logins == 1
+    assert not list(tmp_path.glob("*.first"))
 
 
 def test_two_at_once_do_not_share(connect: Any, tmp_path: Path) -> None:
@@ -198,6 +227,37 @@ def test_without_python_commands_work_and_copies_say_why(lab: Lab, connect: Any,
         lab.inside(201, "mv", "/usr/bin/python3.hidden", "/usr/bin/python3")
 
 
+@pytest.fixture(params=[True, False], ids=["python", "no-python"])
+def either(lab: Lab, connect: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Container 201, with the agent and without python3."""
+    if request.param:
+        yield connect(pct_vmid=201)
+        return
+    lab.inside(201, "mv", "/usr/bin/python3", "/usr/bin/python3.hidden")
+    try:
+        yield connect(pct_vmid=201)
+    finally:
+        lab.inside(201, "mv", "/usr/bin/python3.hidden", "/usr/bin/python3")
+
+
+def test_what_commands_make_does_not_follow_the_umask_of_the_login(lab: Lab, either: Any) -> None:
+    lab.layout.host.joinpath("root/.lab_environment").write_text("umask 077\n", encoding="utf-8")
+    try:
+        made = "umask; rm -f /root/made; touch /root/made; stat -c %a /root/made; pwd"
+        assert either.exec_command(made) == (0, b"0022\n644\n/root\n", b"")
+    finally:
+        lab.set_host_environment({})
+
+
+def test_the_mark_of_become_is_no_part_of_the_output(either: Any) -> None:
+    become = become_loader.get("sudo")
+    become.set_options(direct={"become_user": "games"})
+    either.set_become_plugin(become)
+    command = become.build_become_command("id -un", get_shell_plugin(executable="/bin/sh"))
+    assert either.exec_command(command)[:2] == (0, b"games\n")
+    assert either.exec_command(command, sudoable=False)[1].startswith(become.success.encode())
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_without_python_a_commands_own_words_are_no_failure_of_the_way(lab: Lab, connect: Any, method: str) -> None:
     lab.inside(201, "mv", "/usr/bin/python3", "/usr/bin/python3.hidden")
@@ -277,6 +337,31 @@ def test_case_12_odd_paths_there_and_back(lab: Lab, connect: Any, tmp_path: Path
     connection.fetch_file(f"/root/{name}", str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == data
     assert lab.inside(200, "stat", "-c", "%u:%g", f"/root/{name}").stdout == "0:0\n"
+
+
+def test_a_source_that_is_not_there_is_named_and_leaves_nothing(connect: Any, tmp_path: Path) -> None:
+    connection = connect()
+    agent = connection.exec_command("echo $PPID")
+    with pytest.raises(AnsibleFileNotFound, match=f"{tmp_path}/nothing is no file on the controller"):
+        connection.put_file(str(tmp_path / "nothing"), "/root/put")
+    for source, words in (("/root/nothing", "does not exist"), ("/root", "is no regular file")):
+        with pytest.raises(AnsibleError, match=f"Could not fetch a file: {source} {words} in the container"):
+            connection.fetch_file(source, str(tmp_path / "back"))
+    assert connection.exec_command("test ! -e /root/put && echo $PPID") == agent
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_finds_no_room_in_the_container_is_refused(lab: Lab, connect: Any, tmp_path: Path) -> None:
+    with (tmp_path / "big").open("wb") as stream:
+        stream.truncate(4 << 30)
+    connection = connect(pct_vmid=201)
+    connection.exec_command("mkdir -p /mnt/small && mount -t tmpfs -o size=1m tmpfs /mnt/small")
+    try:
+        with pytest.raises(AnsibleError, match=r"needs 4294967296 bytes, but only \d+ are free in /mnt/small"):
+            connection.put_file(str(tmp_path / "big"), "/mnt/small/big")
+        assert connection.exec_command("ls -A /mnt/small") == (0, b"", b"")
+    finally:
+        connection.exec_command("umount /mnt/small")
 
 
 BIG = """
@@ -369,6 +454,7 @@ def test_case_12_ssh_cut_midway(lab: Lab, connect: Any, tmp_path: Path) -> None:
     [
         ({"pct_vmid": 999}, "has no container 999.*pct list"),
         ({"pct_vmid": 999, "pct_method": "lxc-attach"}, "has no container 999"),
+        ({"pct_vmid": 999, "pct_method": "lxc-attach", "ansible_user": "operator", "pct_sudo": True}, "no container 9"),
         ({"pct_executable": "/opt/pct"}, "/opt/pct is not on 127.0.0.1.*pct_executable"),
         ({"ansible_port": 1}, "No ssh connection to 127.0.0.1: .*refused.*Remedy"),
         ({"ansible_host": "no-such-host.invalid"}, "name no-such-host.invalid has no address"),
@@ -399,6 +485,8 @@ def test_sudo_serves_a_login_that_is_not_root(lab: Lab, connect: Any) -> None:
     for method in METHODS:
         connection = connect(ansible_user="operator", pct_sudo=True, pct_method=method)
         assert connection.exec_command("id -u; echo $SUDO_USER") == (0, b"0\n\n", b"")
+        connection.put_file("/etc/hostname", f"/root/sudo-{method}")
+        assert connection.exec_command(f"stat -c %u:%g /root/sudo-{method}") == (0, b"0:0\n", b"")
     host.allow_sudo(lab.layout, False)
     try:
         with pytest.raises(AnsibleConnectionFailure, match=r"may not run pct through sudo.*NOPASSWD: /usr/sbin/pct"):
