@@ -71,10 +71,7 @@ class Cost:
 
 
 def now() -> Cost:
-    """Return clock and processor seconds so far, those of every process that has ended in them."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            continue
+    """Return clock and processor seconds so far."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return Cost(time.monotonic(), sum(one.ru_utime + one.ru_stime for one in used))
 
@@ -128,6 +125,9 @@ def wait_for_cache(want: dict[str, Any]) -> None:
     """Wait until the job that gives back uv's cache after a build has ended."""
     layout = Layout.of(want["root"])
     cache_fill.wait(layout, Progress(layout.jobs))
+    with contextlib.suppress(ChildProcessError):  # its processor seconds count here, not in a later case
+        while True:
+            os.wait()
 
 
 def forget(*folders: Path) -> None:
