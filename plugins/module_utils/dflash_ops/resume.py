@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,10 @@ def source(
         proved: runs whose own checkpoints are good, whatever they went on from.
         back_to: the run that a rollback goes back to; then only the runs of that state and what it came of count.
     """
-    for run_id in _of_state(layout, back_to) if back_to else reversed(runs.run_ids(layout)):
-        run = runs.readable(layout, run_id)
-        if run is None or run.record.get("resume_identity") != identity or tainted(layout, run, bad, proved):
+    past = Past(layout, bad=bad, proved=proved)
+    for run_id in _of_state(past, back_to) if back_to else reversed(past.run_ids):
+        run = past.run(run_id)
+        if run is None or run.record.get("resume_identity") != identity or past.tainted(run_id):
             continue
         if run.read("state.json").get("phase") == "finished":
             return None
@@ -64,35 +65,48 @@ def source(
     return None
 
 
-def tainted(layout: Layout, run: runs.Run, bad: Collection[str], proved: Collection[str] = ()) -> bool:
-    """Tell whether a run is bad, or went on from a bad one without a proved one between them."""
-    for run_id in lineage(layout, run):
-        if run_id in bad or run_id in proved:
-            return run_id in bad
-    return False
+class Past:
+    """The runs of a box and what each went on from; a record is read once, however many came of it."""
+
+    def __init__(self, layout: Layout, *, bad: Collection[str] = (), proved: Collection[str] = ()) -> None:
+        self.run_ids = runs.run_ids(layout)
+        self._layout = layout
+        self._known = frozenset(self.run_ids)
+        self._read: dict[str, runs.Run | None] = {}
+        self._tainted = {**dict.fromkeys(proved, False), **dict.fromkeys(bad, True)}
+
+    def run(self, run_id: str) -> runs.Run | None:
+        """Return a run; None when there is none of this id, or its record is damaged."""
+        if run_id not in self._read:
+            self._read[run_id] = runs.readable(self._layout, run_id) if run_id in self._known else None
+        return self._read[run_id]
+
+    def lineage(self, run_id: str) -> Iterator[str]:
+        """Yield the id of a run, of the one that it went on from, and so on; the last one may be pruned already."""
+        seen = set()
+        while run_id and run_id not in seen:
+            seen.add(run_id)
+            yield run_id
+            run = self.run(run_id)
+            run_id = str(run.record.get("resume_from") or "") if run else ""
+
+    def tainted(self, run_id: str) -> bool:
+        """Tell whether a run is bad, or went on from a bad one without a proved one between them."""
+        passed = []
+        for one in self.lineage(run_id):
+            if one in self._tainted:
+                break
+            passed.append(one)
+        verdict = self._tainted.get(one, False)
+        self._tainted.update(dict.fromkeys(passed, verdict))
+        return verdict
 
 
-def lineage(layout: Layout, run: runs.Run) -> list[str]:
-    """Return the id of a run, of the one that it went on from, and so on; the last one may be pruned already."""
-    known, found = runs.run_ids(layout), [run.run_id]
-    while (before := str(run.record.get("resume_from") or "")) and before not in found:
-        found.append(before)
-        if before not in known:
-            break
-        earlier = runs.readable(layout, before)
-        if earlier is None:
-            break
-        run = earlier
-    return found
-
-
-def _of_state(layout: Layout, run_id: str) -> list[str]:
+def _of_state(past: Past, run_id: str) -> list[str]:
     """Return the runs that were rolled back to `run_id`, newest first, then itself, then what it went on from."""
-    known = runs.run_ids(layout)
-    others = [run for other in reversed(known) if (run := runs.readable(layout, other))]
+    others = [run for other in reversed(past.run_ids) if (run := past.run(other))]
     again = [other.run_id for other in others if runs.rolled_back_to(other) == run_id]
-    own = lineage(layout, runs.load(layout, run_id)) if run_id in known else []
-    return [*again, *(other for other in own if other in known)]
+    return [*again, *(other for other in past.lineage(run_id) if past.run(other))]
 
 
 def other_inputs(layout: Layout, run: runs.Run) -> list[str]:
