@@ -190,7 +190,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     result["ansible_facts"] = {"dflash_env": {name: result[name] for name in ("env_id", "folder", "python")}}
     for text in status.losses:
         module.warn(text)
-    if not status.needs_work and cache_fill.is_lent(layout, status.env_id) and not module.check_mode:
+    if not status.needs_work and cache_fill.is_owed(layout, status.env_id) and not module.check_mode:
         environment_build.give_back_cache(layout, spec, status)
     if want["start"] and status.needs_work and not module.check_mode:
         job = jobs.start_or_attach(layout, f"env-{status.env_id}", environment_build.ENTRY, want,

@@ -26,6 +26,7 @@ from dflash_ops import (
     installer,
     jobs,
     processes,
+    prune,
     uv_tool,
 )
 from dflash_ops.errors import OpsError
@@ -332,6 +333,16 @@ def test_a_later_build_links_from_the_cache_which_comes_back(
     assert environment.check(layout, env.name, full=True) == []
 
 
+def test_a_cache_that_was_filled_long_ago_is_no_leftover_while_a_build_has_it(layout: Layout) -> None:
+    (layout.uv_cache / "archive-v0/a").mkdir(parents=True)
+    os.utime(layout.uv_cache, (1, 1))
+    lent = cache_fill.choose(layout, "cpu", layout.uv_cache, Progress(layout.root))
+    assert cache_fill.is_filled(lent)
+    assert cache_fill.is_lent(layout, "cpu")
+    assert prune.leftovers(layout) == []
+    assert prune.leftovers(layout, time.time() + prune.LEFTOVER_AGE + 60) == [lent]
+
+
 @pytest.mark.parametrize("check", [True, False])
 def test_a_deploy_with_nothing_to_do_gives_back_what_a_killed_build_had(
     layout: Layout, want: dict[str, Any], repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: bool
@@ -548,7 +559,11 @@ def test_case_42_a_rerun_ends_what_the_killed_build_left_running(layout: Layout,
         job = start(layout, want)
         while not index.asked:
             time.sleep(0.02)
+        env_id = job.job_id.removeprefix("env-")
+        assert cache_fill.is_lent(layout, env_id)
+        assert not cache_fill.is_owed(layout, env_id)
         kill(layout, job.job_id)
+        assert cache_fill.is_owed(layout, env_id)
         left = processes.marked(jobs.mark_of(layout, job.job_id), mark=jobs.JOB_MARK)
         assert any("uv" in (processes.PROC / str(one.pid) / "cmdline").read_text() for one in left)
         index.hold.clear()

@@ -35,8 +35,18 @@ def lent_cache(layout: Layout, env_id: str) -> Path:
 
 
 def is_lent(layout: Layout, env_id: str) -> bool:
-    """Tell whether the cache that the build of an environment had was not given back."""
+    """Tell whether the build of an environment has a cache, or had one that was not given back."""
     return lent_cache(layout, env_id).is_dir()
+
+
+def is_building(layout: Layout, env_id: str) -> bool:
+    """Tell whether a build of an environment is at work, which may be using the cache that it was lent."""
+    return jobs.state_of(layout.job(f"env-{env_id}")) == "running"
+
+
+def is_owed(layout: Layout, env_id: str) -> bool:
+    """Tell whether a build that is over has left a cache to give back."""
+    return is_lent(layout, env_id) and not is_building(layout, env_id)
 
 
 def is_anywhere(layout: Layout, cache: Path) -> bool:
@@ -49,7 +59,7 @@ def choose(layout: Layout, env_id: str, cache: Path, progress: Progress) -> Path
     wait(layout, progress)
     for left in layout.envs.glob(".cache-*"):
         other = left.name.removeprefix(".cache-")
-        if other == env_id or jobs.state_of(layout.job(f"env-{other}")) != "running":
+        if other == env_id or not is_building(layout, other):
             progress.say("putting back the cache of uv that a broken build left")
             give_back(left, cache)
     lent = lent_cache(layout, env_id)
@@ -65,6 +75,7 @@ def take(layout: Layout, cache: Path, lent: Path) -> bool:
         os.rename(cache, lent)
     except OSError:  # another mount
         return False
+    os.utime(lent)  # what prune takes for old is a day older than this
     return True
 
 
@@ -96,7 +107,7 @@ def keep(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Job entry: give back the cache that a build had, then keep the environment's bytecode."""
     os.nice(19)
     lent, cache = Path(arguments["lent"]), Path(arguments["cache"])
-    progress.say(f"giving back {cache}")
+    progress.say("keeping what the build leaves for later ones: uv's cache, bytecode")
     filled = lent.is_dir() and give_back(lent, cache)
     bytecode.keep(Path(arguments["env"]), Path(arguments["store"]))
     return {"filled": filled}
