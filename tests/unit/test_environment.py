@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -383,6 +384,20 @@ def test_a_cache_that_others_may_use_stays_in_its_place_and_is_copied_from(
     assert cache.stat().st_ino == place
     assert shared_files(second) == []
     assert not list(layout.envs.glob(".cache-*"))
+
+
+def test_a_cache_on_another_mount_is_filled(layout: Layout, want: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        layout.envs.mkdir(parents=True)
+        if Path(folder).stat().st_dev == layout.envs.stat().st_dev:
+            pytest.skip("/dev/shm is on the mount of the temporary folder")
+        want = {**want, "cache_dir": f"{folder}/cache"}
+        build(layout, want)
+        second = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
+        assert cache_fill.is_filled(Path(want["cache_dir"]))
+        assert {path.name for path in Path(folder).iterdir()} == {"cache", ".cache-lock"}
+        assert not list(layout.envs.glob(".*"))
+        assert environment.check(layout, second.name, full=True) == []
 
 
 def test_a_cache_that_is_a_link_is_copied_from(layout: Layout, want: dict[str, Any], tmp_path: Path) -> None:
