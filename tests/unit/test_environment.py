@@ -257,6 +257,21 @@ def test_a_healed_environment_shares_no_file_with_the_cache_either(layout: Layou
     assert {path.read_text() for path in (layout.root / "uv-cache").rglob("torch/functional.py")} == {text}
 
 
+def test_what_a_heal_replaced_goes_when_no_process_uses_it(layout: Layout, want: dict[str, Any]) -> None:
+    env = layout.env(build(layout, want)["env_id"])
+    code = "import mmap, sys; held = mmap.mmap(open(sys.argv[1]).fileno(), 0, prot=1); print(flush=True); input()"
+    used = site_of(layout, env.name) / "torch/functional.py"
+    user = subprocess.Popen([sys.executable, "-c", code, used], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert user.stdout is not None
+    user.stdout.readline()
+    (env / "planted.py").write_text("")
+    build(layout, {**want, "heal": True})
+    assert len(list(layout.envs.glob(".replaced-*"))) == 1
+    user.communicate(b"\n")
+    build(layout, want)
+    assert [path.name for path in layout.envs.iterdir()] == [env.name]
+
+
 def shared_files(env: Path) -> list[Path]:
     """Return the files of an environment that have another name somewhere."""
     return [path for path in env.rglob("*") if path.is_file() and path.lstat().st_nlink > 1]

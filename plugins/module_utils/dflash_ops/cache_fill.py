@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from . import bytecode, hard_links, jobs
+from . import beside, bytecode, hard_links, jobs
 from .fingerprint import scan
 from .jobs import Progress
 from .paths import Layout
@@ -89,9 +89,9 @@ def wait(layout: Layout, progress: Progress) -> None:
 
 
 def start(layout: Layout, env_id: str, cache: Path, store: Path) -> None:
-    """Start the job that keeps what an environment's build leaves: the cache it had, or bytecode not kept yet."""
+    """Start the job that sees to what an environment's build leaves: its cache, bytecode, what was replaced."""
     lent = lent_cache(layout, env_id)
-    if is_lent(layout, env_id) or not store.exists():
+    if is_lent(layout, env_id) or not store.exists() or beside.replaced(layout, env_id):
         arguments = {
             "root": str(layout.root),
             "workspace": str(layout.workspace),
@@ -104,12 +104,14 @@ def start(layout: Layout, env_id: str, cache: Path, store: Path) -> None:
 
 
 def keep(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Job entry: give back the cache that a build had, then keep the environment's bytecode."""
+    """Job entry: give back the cache that a build had, keep the environment's bytecode, remove what it replaced."""
     os.nice(19)
+    layout = Layout.of(arguments["root"], arguments["workspace"])
     lent, cache = Path(arguments["lent"]), Path(arguments["cache"])
     progress.say("keeping what the build leaves for later ones: uv's cache, bytecode")
     filled = lent.is_dir() and give_back(lent, cache)
     bytecode.keep(Path(arguments["env"]), Path(arguments["store"]))
+    beside.clear(*beside.replaced(layout, Path(arguments["env"]).name))
     return {"filled": filled}
 
 

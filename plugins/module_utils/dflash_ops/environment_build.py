@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from . import (
+    beside,
     bytecode,
     cache_fill,
     cut,
@@ -31,7 +32,7 @@ from . import (
     uv_tool,
 )
 from .early import Early
-from .environment import INHERITED, Spec, Status, inspect, refusal, summary, users_of
+from .environment import INHERITED, Spec, Status, inspect, refusal, summary
 from .errors import OpsError
 from .fingerprint import Hashed
 from .installer import Uv
@@ -59,19 +60,18 @@ def build(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     if status.state == "complete":
         give_back_cache(layout, spec, status)
         return summary(layout, status.env_id, changed=True)
-    clear_aside(layout, status.env_id)
+    aside = beside.building(layout, status.env_id)
+    beside.clear(aside, *beside.replaced(layout, status.env_id))
     require_space(layout, spec)
     started = time.monotonic()
     cache = cache_fill.choose(layout, status.env_id, spec.cache, progress)
     program = uv_tool.ensure(layout, spec.uv_lock, spec.sources)
     uv = Uv(program, cache, progress, link_mode="copy" if cache == spec.cache else "hardlink")
-    aside = layout.envs / f".building-{status.env_id}"
     record = make(aside, spec, status, uv)
     record["seconds"] = round(time.monotonic() - started, 1)
     files.write_json(aside / fingerprint.RECORD_NAME, record)
     switch(aside, status.path)
     give_back_cache(layout, spec, status)
-    clear_aside(layout, status.env_id)
     progress.say(
         f"environment {status.env_id} is complete: {len(record['packages'])} packages, "
         f"{record['bytes'] >> 20} MB, {record['seconds']} s"
@@ -80,7 +80,7 @@ def build(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def give_back_cache(layout: Layout, spec: Spec, status: Status) -> None:
-    """Start the job that gives back what the build of a complete environment had for itself, unless that is done."""
+    """Start the job that gives back what the build of a complete environment had, and removes what that replaced."""
     cache_fill.start(layout, status.env_id, spec.cache, store_of(spec, status, spec.cache))
 
 
@@ -110,13 +110,6 @@ def require_space(layout: Layout, spec: Spec) -> None:
         space.require(
             path, by_mount[mount], what=what, remedy="free some, or set dflash_root or python_env_cache_dir elsewhere"
         )
-
-
-def clear_aside(layout: Layout, env_id: str) -> None:
-    """Remove half-built folders of this environment, and replaced ones that no process uses."""
-    for folder in [*layout.envs.glob(f".building-{env_id}"), *layout.envs.glob(f".replaced-{env_id}-*")]:
-        if not users_of(folder):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def make(aside: Path, spec: Spec, status: Status, uv: Uv) -> dict[str, Any]:
