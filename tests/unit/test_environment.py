@@ -259,9 +259,9 @@ def test_a_healed_environment_shares_no_file_with_the_cache_either(layout: Layou
 
 def test_what_a_heal_replaced_goes_when_no_process_uses_it(layout: Layout, want: dict[str, Any]) -> None:
     env = layout.env(build(layout, want)["env_id"])
-    code = "import mmap, sys; held = mmap.mmap(open(sys.argv[1]).fileno(), 0, prot=1); print(flush=True); input()"
+    code = "import mmap, sys; file = open(sys.argv[1]); held = mmap.mmap(file.fileno(), 0, prot=1); print(); input()"
     used = site_of(layout, env.name) / "torch/functional.py"
-    user = subprocess.Popen([sys.executable, "-c", code, used], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    user = subprocess.Popen([sys.executable, "-uc", code, used], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert user.stdout is not None
     user.stdout.readline()
     (env / "planted.py").write_text("")
