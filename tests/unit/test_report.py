@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, until
-from dflash_ops import compare, history, known_good, metrics, screens, status
+from dflash_ops import compare_request, history, known_good, metrics, screens, status
 
 
 @pytest.fixture
@@ -56,4 +56,6 @@ def test_the_best_speed_is_that_of_any_steps_in_a_row_and_never_falls() -> None:
 
 def test_a_run_compared_with_itself_is_said_to_be_the_same(box: Box) -> None:
     run = box.launch("optimizer.max_steps=2", "test.pause=0")
-    assert "one run only" in screens.compare_screen(compare.compare(box.layout, run, run))[-1]
+    assert (
+        "one run only" in screens.compare_screen(compare_request.compare_runs(box.layout, run.run_id, run.run_id))[-1]
+    )
