@@ -110,6 +110,10 @@ def test_both_halves_are_the_fp32_number() -> None:
     wide = wide[wide.isfinite() & (wide.abs() < 3e38)]
     upper, lower = split(wide)
     assert torch.equal(join(upper, lower).view(torch.int32), wide.view(torch.int32))
+    bad = torch.tensor([0x7FFFFFFF, 0x7FFF8000, 0x7F800001, -1, -0x8000], dtype=torch.int32)
+    halves = split(bad.view(torch.float32))
+    assert halves[0].view(torch.bfloat16).isnan().all()
+    assert join(*halves).isnan().all()
     nearest = upper.view(torch.bfloat16)
     assert torch.equal((nearest.double() - wide).abs(), (wide.bfloat16().double() - wide).abs())
 

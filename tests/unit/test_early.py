@@ -59,12 +59,12 @@ def test_kept_bytecode_comes_back_linked_or_copied(site: Path, tmp_path: Path, l
     (site / "p/__pycache__").mkdir(parents=True)
     (site / "p/__pycache__/a.cpython-311.pyc").write_text("compiled")
     (site / "p/a.py").write_text("")
-    bytecode.keep(env, store)
+    bytecode.keep(env, store, fingerprint.manifest(env))
     bytecode.drop(env)
     assert not list(env.rglob("*.pyc"))
     bytecode.restore(env, store, link=link)
     assert [(path.read_text(), path.stat().st_nlink) for path in env.rglob("*.pyc")] == [("compiled", 1 + link)]
-    bytecode.keep(env, store)  # what is kept stays
+    bytecode.keep(env, store, {})  # what is kept stays
     assert [path.stat().st_nlink for path in store.rglob("*.pyc")] == [1 + link]
 
 
@@ -90,8 +90,20 @@ def test_bytecode_that_was_half_kept_is_kept_anew(site: Path, tmp_path: Path) ->
     half = tmp_path / ".kept/p/__pycache__"
     half.mkdir(parents=True)
     (half / "half.cpython-311.pyc").write_text("")
-    bytecode.keep(env, store)
+    bytecode.keep(env, store, fingerprint.manifest(env))
     assert [path.name for path in store.rglob("*.pyc")] == ["a.cpython-311.pyc"]
+
+
+def test_bytecode_that_is_not_as_recorded_is_not_kept(site: Path, tmp_path: Path) -> None:
+    env, store = site.parents[2], tmp_path / "kept"
+    (site / "p/__pycache__").mkdir(parents=True)
+    for name in ("same", "edited"):
+        (site / f"p/__pycache__/{name}.cpython-311.pyc").write_text("compiled")
+    recorded = fingerprint.manifest(env)
+    (site / "p/__pycache__/edited.cpython-311.pyc").write_text("Compiled")
+    (site / "p/__pycache__/added.cpython-311.pyc").write_text("compiled")
+    bytecode.keep(env, store, recorded)
+    assert [path.name for path in store.rglob("*.pyc")] == ["same.cpython-311.pyc"]
 
 
 def test_packages_are_hashed_once_uv_has_finished_them(site: Path, tmp_path: Path) -> None:

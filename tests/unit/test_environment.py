@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import random
 import shutil
@@ -216,26 +217,41 @@ def test_case_34_damaged_cache_is_cleaned_and_built_again(layout: Layout, want: 
     assert text == wheels.torch_files(CPU, cuda=None)["torch/functional.py"]
 
 
+def bytecode_hashes(env: Path) -> dict[str, str]:
+    """SHA-256 of each recorded file of bytecode."""
+    return {name: row[2] for name, row in files.read_json(env / "env.json")["files"].items() if "pyc" in name}  # type: ignore[index]
+
+
 def test_bytecode_is_compiled_once_and_checked_by_the_proof(layout: Layout, want: dict[str, Any]) -> None:
     first = layout.env(build(layout, want)["env_id"])
-    before = {path.relative_to(first): path.stat().st_ino for path in first.rglob("*.pyc")}
-    record = files.read_json(first / "env.json")
+    before = bytecode_hashes(first)
     assert before
-    (first / "planted.py").write_text("")
-    healed = build(layout, {**want, "heal": True})
+    shutil.rmtree(first)
+    again = build(layout, want)
     store = next((layout.root / "uv-cache/dflash-bytecode-v2").glob("*-*"))
-    assert {path.relative_to(first) for path in first.rglob("*.pyc")} == set(before)
-    assert {
-        name: row[2] for name, row in (files.read_json(first / "env.json") or {})["files"].items() if "pyc" in name
-    } == {name: row[2] for name, row in (record or {})["files"].items() if "pyc" in name}
+    assert bytecode_hashes(first) == before
     for path in store.rglob("*.pyc"):  # bytecode of the right time and size that does not run
         path.write_bytes(path.read_bytes()[:16] + b"spoiled")
-    (first / "planted.py").write_text("")
-    assert build(layout, {**want, "heal": True})["fingerprint"] == healed["fingerprint"]
+    shutil.rmtree(first)
+    assert build(layout, want)["fingerprint"] == again["fingerprint"]
     assert b"spoiled" not in b"".join(path.read_bytes() for path in first.rglob("*.pyc"))
     kept = b"".join(path.read_bytes() for path in store.rglob("*.pyc"))
     assert kept  # the good one, again
     assert b"spoiled" not in kept
+
+
+def test_a_heal_does_not_bring_edited_bytecode_back(layout: Layout, want: dict[str, Any]) -> None:
+    """Bytecode that runs, but is another's: edited in the environment, and in what was kept."""
+    first = layout.env(build(layout, want)["env_id"])
+    before = bytecode_hashes(first)
+    store = next((layout.root / "uv-cache/dflash-bytecode-v2").glob("*-*"))
+    foreign = marshal.dumps(compile("def main():\n    print(666)\n", "demo_tool.py", "exec"))
+    for path in (*first.rglob("demo_tool.*.pyc"), *store.rglob("demo_tool.*.pyc")):
+        path.write_bytes(path.read_bytes()[:16] + foreign)
+    assert environment.check(layout, first.name)
+    build(layout, {**want, "heal": True})
+    assert bytecode_hashes(first) == before
+    assert subprocess.run([first / "bin/demo"], capture_output=True, text=True, check=True).stdout != "666\n"
 
 
 def test_an_environment_shares_no_file_with_the_cache_it_filled(layout: Layout, want: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, until
-from dflash_ops import compare_request, history, known_good, metrics, screens, status
+from dflash_ops import compare, compare_request, history, known_good, metrics, screens, status
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ bytecode of one build fits every other build of the same lock by the same python
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 from pathlib import Path
 
-from .fingerprint import scan
+from .fingerprint import Manifest, scan
 
 # 2024-01-01 00:00 UTC, for every source file.
 SOURCE_TIME = 1704067200
@@ -84,14 +85,19 @@ def _copy(source: Path, place: Path) -> None:
         shutil.copyfileobj(held, copy)
 
 
-def keep(env: Path, store: Path) -> None:
-    """Keep the environment's bytecode, in one rename; what is kept already stays."""
+def keep(env: Path, store: Path, recorded: Manifest) -> None:
+    """Keep the environment's bytecode, in one rename; what is kept already stays.
+
+    Only what is as its record says: an edited file would come back with every later build.
+    """
     if store.exists():
         return
     spare = store.with_name(f".{store.name}")
     shutil.rmtree(spare, ignore_errors=True)
     spare.mkdir(parents=True)
     for name in filter(is_bytecode, scan(env)):
-        (spare / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(env / name, spare / name)
+        data = (env / name).read_bytes()
+        if name in recorded and hashlib.sha256(data).hexdigest() == recorded[name][2]:
+            (spare / name).parent.mkdir(parents=True, exist_ok=True)
+            (spare / name).write_bytes(data)
     os.rename(spare, store)

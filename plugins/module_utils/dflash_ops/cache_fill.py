@@ -15,8 +15,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from . import beside, bytecode, hard_links, jobs
-from .fingerprint import scan
+from . import beside, bytecode, files, hard_links, jobs
+from .fingerprint import RECORD_NAME, scan
 from .jobs import Progress
 from .paths import Layout
 
@@ -110,8 +110,9 @@ def keep(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     lent, cache = Path(arguments["lent"]), Path(arguments["cache"])
     progress.say("keeping what the build leaves for later ones: uv's cache, bytecode")
     filled = lent.is_dir() and give_back(lent, cache)
-    bytecode.keep(Path(arguments["env"]), Path(arguments["store"]))
-    beside.clear(*beside.replaced(layout, Path(arguments["env"]).name))
+    env = Path(arguments["env"])
+    bytecode.keep(env, Path(arguments["store"]), (files.read_json(env / RECORD_NAME) or {}).get("files", {}))
+    beside.clear(*beside.replaced(layout, env.name))
     return {"filled": filled}
 
 

@@ -65,6 +65,8 @@ def build(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     require_space(layout, spec)
     started = time.monotonic()
     cache = cache_fill.choose(layout, status.env_id, spec.cache, progress)
+    if status.state == "drifted":  # what was edited may have been kept as well
+        shutil.rmtree(store_of(spec, status, cache), ignore_errors=True)
     program = uv_tool.ensure(layout, spec.uv_lock, spec.sources)
     uv = Uv(program, cache, progress, link_mode="copy" if cache == spec.cache else "hardlink")
     record = make(aside, spec, status, uv)

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 _HALF = 1 << 15
+_NAN = 0x7FC0
 
 
 def split(wide: Tensor) -> tuple[Tensor, Tensor]:
     """fp32 of any shape to (the nearest bf16 number's bits, what is missing), int16 both.
 
     A number halfway between two bf16 numbers goes to the larger in size. torch rounds those to the even one, for which
-    a 17th bit would have to be kept.
+    a 17th bit would have to be kept. What is not a number stays so in both, whatever its bits.
     """
     bits = wide.view(torch.int32)
-    upper = (bits + _HALF) >> 16
+    upper = torch.where(wide.isnan(), _NAN, (bits + _HALF) >> 16)
     return upper.to(torch.int16), (bits - (upper << 16)).to(torch.int16)
 
 
