@@ -220,6 +220,7 @@ def test_case_25_end_is_recorded_through_tee(box: Box, how: str, state: str, rc:
         assert [item["name"] for item in told["problems"]] == ["failed", "gpu-out-of-memory"]
     else:
         assert "SIGKILL" in told["detail"]
+        assert "relaunch.yml with this run's dflash_overrides" in told["problems"][0]["remedy"]
 
 
 def test_case_25_script_does_not_need_sh_to_be_bash(box: Box) -> None:

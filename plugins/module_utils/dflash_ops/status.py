@@ -385,7 +385,8 @@ def death(run: runs.Run, said: Verdict) -> list[dict[str, str]]:
 
 def _again(run: runs.Run) -> str:
     steps = runs.checkpoint_steps(run)
-    return f"relaunch.yml goes on from step {steps[-1]}" if steps else "relaunch.yml; it had no complete checkpoint yet"
+    typed = "relaunch.yml" + " with this run's dflash_overrides" * bool(run.record.get("overrides"))
+    return f"{typed} goes on from step {steps[-1]}" if steps else f"{typed}; it had no complete checkpoint yet"
 
 
 def _own_log(run: runs.Run) -> str:
