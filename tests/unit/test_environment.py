@@ -217,6 +217,17 @@ def test_case_34_damaged_cache_is_cleaned_and_built_again(layout: Layout, want: 
     assert text == wheels.torch_files(CPU, cuda=None)["torch/functional.py"]
 
 
+def test_a_file_that_was_added_to_the_cache_enters_no_environment(layout: Layout, want: dict[str, Any]) -> None:
+    build(layout, want)
+    for package in list((layout.root / "uv-cache").rglob("torch/functional.py")):
+        (package.parent / "evil.py").write_text("")
+        (package.parents[1] / "zz.pth").write_text("import sys\n")
+    second = build(layout, {**want, "lock": want["lock"] + "# another environment\n"})
+    site = site_of(layout, second["env_id"])
+    assert (site / "torch/functional.py").exists()
+    assert not (site / "torch/evil.py").exists() and not (site / "zz.pth").exists()
+
+
 def bytecode_hashes(env: Path) -> dict[str, str]:
     """SHA-256 of each recorded file of bytecode."""
     return {name: row[2] for name, row in files.read_json(env / "env.json")["files"].items() if "pyc" in name}  # type: ignore[index]

@@ -160,7 +160,7 @@ class Found:
 
 
 class DamagedCache(OpsError):
-    """Installed files differ from what their own wheel says: uv's cache was edited or cut."""
+    """Installed files differ from what their own wheels say, or are in none: uv's cache was edited or cut."""
 
     def __init__(self, problems: list[str], packages: list[str]) -> None:
         super().__init__(
@@ -185,7 +185,7 @@ def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> Found:
     with Early(aside, site, store_of(spec, status, uv.cache), link=linking) as early:
         fill(aside, spec, parts, uv)
     inherited = f"{status.python.purelib}\n" if spec.inherits else ""
-    (site / "dflash_environment.pth").write_text(NO_BYTECODE + inherited)
+    (site / fingerprint.OWN_PTH).write_text(NO_BYTECODE + inherited)
     (aside / ".lock").unlink(missing_ok=True)
     stats = bytecode.settle(aside)
     if linking and (foreign := hard_links.shared(stats, names=2)):
@@ -298,7 +298,9 @@ def completed(aside: Path, first: fingerprint.Manifest) -> fingerprint.Manifest:
 
 
 def damaged_packages(site: Path, problems: list[str]) -> list[str]:
-    """Return the packages whose RECORD names one of the damaged files."""
+    """Return the packages whose RECORD names one of the damaged files; none, which means all, when a file has none."""
+    if any(problem.endswith("is in no wheel's list") for problem in problems):
+        return []
     text = "\n".join(problems)
     found = []
     for record in site.glob("*.dist-info/RECORD"):

@@ -18,6 +18,8 @@ from typing import Any
 
 Manifest = dict[str, list[Any]]
 RECORD_NAME = "env.json"
+OWN_PTH = "dflash_environment.pth"
+"""What a build puts into site-packages besides the wheels."""
 PIECE = 1 << 16
 
 
@@ -136,18 +138,18 @@ def fingerprint(recorded: Manifest) -> str:
 
 
 def record_problems(site: Path, recorded: Manifest, *, prefix: str) -> list[str]:
-    """Compare installed files with the hashes inside their wheels' RECORD: a damaged cache shows here.
+    """Compare installed files with the lists inside their wheels (RECORD): a damaged cache shows here.
 
     Args:
         site: the site-packages folder.
         recorded: the manifest of the environment.
         prefix: path of `site` below the environment, with a slash at the end.
     """
-    problems = []
+    problems, listed = [], set()
     for record in sorted(site.glob("*.dist-info/RECORD")):
         for row in csv.reader(record.read_text(encoding="utf-8").splitlines()):
-            name, claimed = row[0], row[1] if len(row) > 1 else ""
-            path = os.path.normpath(prefix + name)
+            path, claimed = os.path.normpath(prefix + row[0]), row[1] if len(row) > 1 else ""
+            listed.add(path)
             if not claimed.startswith("sha256=") or path.endswith(".pyc"):
                 continue
             wanted = base64.urlsafe_b64decode(claimed[7:] + "=" * (-len(claimed[7:]) % 4)).hex()
@@ -156,7 +158,15 @@ def record_problems(site: Path, recorded: Manifest, *, prefix: str) -> list[str]
                 problems.append(f"{path} of {record.parent.name} is missing")
             elif held[2] != wanted:
                 problems.append(f"{path}: sha256 {held[2]}, its wheel says {wanted}")
-    return problems
+    return problems + [
+        f"{path} is in no wheel's list" for path in sorted(recorded.keys() - listed) if _is_of_a_wheel(path, prefix)
+    ]
+
+
+def _is_of_a_wheel(path: str, prefix: str) -> bool:
+    """Tell whether only a wheel can have brought a file: not bytecode, and not what a build writes itself."""
+    own = (f"{prefix}{OWN_PTH}", f"{prefix}_virtualenv.py", f"{prefix}_virtualenv.pth")
+    return path.startswith(prefix) and not path.endswith(".pyc") and path not in own
 
 
 def packages(site: Path) -> dict[str, str]:
