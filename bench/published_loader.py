@@ -118,8 +118,9 @@ def relative_error(ours: Any, theirs: Any, generator: Any) -> float:
     anchors = torch.tensor([ANCHORS])
     blocks = torch.full((len(ANCHORS), BLOCK), shape.mask_token_id)
     blocks[:, 0] = ids[0, anchors[0]]
+    tokens = functional.pad(ids[:, anchors[0]], (0, 1), value=shape.mask_token_id)
     with torch.no_grad():
-        drafted = ours(functional.embedding(blocks.view(1, -1), embed), states, anchors, torch.ones_like(anchors) > 0)
+        drafted = ours(functional.embedding(tokens, embed), states, anchors, torch.ones_like(anchors) > 0)
         drafted = drafted.view(len(ANCHORS), BLOCK - 1, -1)
         errors = []
         for number, anchor in enumerate(ANCHORS):
