@@ -11,7 +11,7 @@ from dflash_trainer.errors import ConfigError, InputError
 from dflash_trainer.model import Drafter, build_drafter
 from dflash_trainer.model.attention import BlockLayout, visibility
 from dflash_trainer.model.drafter import block_positions
-from dflash_trainer.model.layer import DecoderLayer, attend_and_feed, project, project_first, spread_over_slots
+from dflash_trainer.model.layer import DecoderLayer, attend_and_feed, project, spread_over_slots
 from dflash_trainer.model.rope import rope_tables
 from dflash_trainer.target_shape import RANDOM_SHAPES, TargetShape
 from safetensors.torch import save_file
@@ -139,7 +139,7 @@ def test_the_first_layer_is_a_layer(inputs: tuple[Tensor, Tensor, Tensor]) -> No
         drafter.zero_grad()
         common = (drafter.context(states), layer.weights(), cos, sin)
         if once:
-            projected = project_first(embedded, *common, head_dim=SHAPE.head_dim, eps=1e-6, block=BLOCK)
+            projected = project(embedded, *common, head_dim=SHAPE.head_dim, eps=1e-6, block=BLOCK)
         else:
             slots = spread_over_slots(embedded, BLOCK)
             assert not torch.equal(slots[0, 1], slots[1, 1])

@@ -20,7 +20,6 @@ from dflash_trainer.model.layer import (
     Norm,
     attend_and_feed,
     project,
-    project_first,
     rms_norm,
     spread_over_slots,
 )
@@ -110,11 +109,8 @@ class Drafter(nn.Module):
         self, x: Tensor, inputs: Tensor, context: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, place: _Place
     ) -> Tensor:
         width, eps = self.shape.head_dim, self.shape.rms_norm_eps
-        if place.first:
-            first = self._maybe_compiled(project_first)
-            projected = first(inputs, context, w, cos, sin, head_dim=width, eps=eps, block=self.shape.block_size)
-        else:
-            projected = self._maybe_compiled(project)(inputs, context, w, cos, sin, head_dim=width, eps=eps)
+        block = self.shape.block_size if place.first else 0
+        projected = self._maybe_compiled(project)(inputs, context, w, cos, sin, head_dim=width, eps=eps, block=block)
         return self._maybe_compiled(attend_and_feed)(x, projected, w, place.visible, eps=eps, drop_anchor=place.last)
 
     def _maybe_compiled(self, function: Callable[P, T]) -> Callable[P, T]:

@@ -63,7 +63,7 @@ def queries(normed: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_d
 
 
 def project(
-    x_RQD: Tensor,
+    x_RTD: Tensor,
     context_RSD: Tensor,
     w: LayerWeights,
     cos_RKE: Tensor,
@@ -71,33 +71,19 @@ def project(
     *,
     head_dim: int,
     eps: float,
+    block: int = 0,
 ) -> Projected:
-    """Queries of the draft slots; keys and values of the context, which skips the layer norm, and of the slots."""
-    normed = rms_norm(x_RQD, w.input_norm, eps)
-    own = (_wide(normed, w, head_dim), *_narrow(normed, w, head_dim))
-    return _rotated(own, _narrow(context_RSD, w, head_dim), w, cos_RKE, sin_RKE, eps)
-
-
-def project_first(
-    x_RUD: Tensor,
-    context_RSD: Tensor,
-    w: LayerWeights,
-    cos_RKE: Tensor,
-    sin_RKE: Tensor,
-    *,
-    head_dim: int,
-    eps: float,
-    block: int,
-) -> Projected:
-    """`project` of the first layer: every slot but the anchors is the same mask token, so its products are made once.
+    """Queries of the draft slots; keys and values of the context, which skips the layer norm, and of the slots.
 
     Args:
-        x_RUD: embeddings of the N anchor tokens followed by that of the mask token.
+        x_RTD: all slots, T = Q. With `block` (the first layer) T = U: the N anchors' and the mask token's, since every
+            slot but an anchor's is the same mask token; its products are made once and spread over its slots.
     """
-    normed = rms_norm(x_RUD, w.input_norm, eps)
-    own = (_wide(normed, w, head_dim), *_narrow(normed, w, head_dim))
-    spread = tuple(spread_over_slots(each, block) for each in own)
-    return _rotated(spread, _narrow(context_RSD, w, head_dim), w, cos_RKE, sin_RKE, eps)
+    normed = rms_norm(x_RTD, w.input_norm, eps)
+    own: tuple[Tensor, ...] = (_wide(normed, w, head_dim), *_narrow(normed, w, head_dim))
+    if block:
+        own = tuple(spread_over_slots(each, block) for each in own)
+    return _rotated(own, _narrow(context_RSD, w, head_dim), w, cos_RKE, sin_RKE, eps)
 
 
 def spread_over_slots(x: Tensor, block: int) -> Tensor:
