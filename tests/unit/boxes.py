@@ -18,6 +18,7 @@ from dflash_ops import (
     interpreters,
     launch,
     living,
+    metrics,
     processes,
     release,
     runs,
@@ -97,3 +98,10 @@ def until(true: Callable[[], object], *, seconds: float = 20.0, what: str = "") 
 
 def python() -> str:
     return sys.executable
+
+
+def going(box: Box, *overrides: str) -> runs.Run:
+    """A run that has trained two steps."""
+    run = box.launch(*overrides)
+    until(lambda: len(metrics.read_metrics(run.metrics)) > 1)
+    return run

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO / "plugins" / "module_utils"), str(REPO / "tests" / "unit")]
 
+from boxes import Box  # noqa: E402
+from dflash_ops import jobs  # noqa: E402
 from dflash_ops.paths import Layout  # noqa: E402
 
 
@@ -22,3 +25,13 @@ def repo() -> Path:
 def layout(tmp_path: Path) -> Layout:
     """A box whose root has a space in its name."""
     return Layout.of(tmp_path / "a box")
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    """A box of one's own; what runs and works there is ended."""
+    made = Box(tmp_path / "root")
+    yield made
+    for folder in made.layout.jobs.glob("*"):
+        jobs.stop_job(made.layout, folder.name)
+    made.end()

@@ -8,8 +8,6 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from boxes import Box, until
@@ -18,13 +16,6 @@ from dflash_ops.errors import OpsError
 from dflash_ops.trainer_command import Selection
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
-    made = Box(tmp_path / "root")
-    yield made
-    made.end()
 
 
 def trained(box: Box, *overrides: str, **more: object) -> runs.Run:

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -99,12 +98,6 @@ def test_each_line_gets_its_time_whatever_its_bytes_are(tmp_path: Path) -> None:
 @pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 class TestPlaybook:
     """logs.yml as it is typed."""
-
-    @pytest.fixture
-    def box(self, tmp_path: Path) -> Iterator[Box]:
-        made = Box(tmp_path / "root")
-        yield made
-        made.end()
 
     def test_since_takes_what_people_type_and_names_what_it_cannot_take(self, box: Box, repo: Path) -> None:
         run = box.launch()

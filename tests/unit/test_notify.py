@@ -6,7 +6,6 @@ import http.server
 import json
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,6 @@ from dflash_ops import metrics, notify, runs
 from dflash_ops.errors import OpsError
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
-    made = Box(tmp_path / "root")
-    yield made
-    made.end()
 
 
 def hook(tmp_path: Path, **more: object) -> dict[str, object]:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +63,6 @@ def test_what_is_left_counts_the_pauses_between_steps_and_the_time_since_the_las
 @pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 class TestLive:
     """On a box where something is at work."""
-
-    @pytest.fixture
-    def box(self, tmp_path: Path) -> Iterator[Box]:
-        made = Box(tmp_path / "root")
-        yield made
-        for folder in made.layout.jobs.glob("*"):
-            jobs.stop_job(made.layout, folder.name)
-        made.end()
 
     def test_status_shows_jobs_holder_configuration_and_what_is_left(
         self, box: Box, monkeypatch: pytest.MonkeyPatch

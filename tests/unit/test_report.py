@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from boxes import Box, until
 from dflash_ops import compare, compare_request, history, known_good, metrics, screens, status
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
-    made = Box(tmp_path / "root")
-    yield made
-    made.end()
 
 
 def test_report_has_a_readable_start_and_every_evaluation(box: Box) -> None:

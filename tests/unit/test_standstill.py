@@ -7,19 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from boxes import Box, until
+from boxes import Box, going
 from dflash_ops import (
     cache,
     gpus,
     known_good,
     launch_request,
-    metrics,
     rollback_request,
-    runs,
     standstill,
     status,
     trainer_command,
@@ -37,19 +34,6 @@ PLAY = """
     - ansible.builtin.import_role: {{name: training_run, tasks_from: stop}}
     - ansible.builtin.fail: {{msg: no launch}}
 """
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
-    made = Box(tmp_path / "root")
-    yield made
-    made.end()
-
-
-def going(box: Box) -> runs.Run:
-    run = box.launch()
-    until(lambda: metrics.read_metrics(run.metrics))
-    return run
 
 
 def ended(box: Box, job: str, *, seconds: float, at: float, changed: bool = True) -> None:

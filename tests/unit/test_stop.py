@@ -8,29 +8,15 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from boxes import Box, until
-from dflash_ops import gpus, life, living, metrics, processes, runs, screens, status, stop
+from boxes import Box, going, until
+from dflash_ops import gpus, life, living, metrics, processes, screens, status, stop
 from dflash_ops.errors import OpsError
 from dflash_ops.gpus import Gpu, Survey
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
-    made = Box(tmp_path / "root")
-    yield made
-    made.end()
-
-
-def going(box: Box, *overrides: str) -> runs.Run:
-    run = box.launch(*overrides)
-    until(lambda: len(metrics.read_metrics(run.metrics)) > 1)
-    return run
 
 
 def test_stop_leaves_a_checkpoint_of_the_last_step(box: Box) -> None:

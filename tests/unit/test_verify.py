@@ -6,27 +6,13 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from boxes import Box, until
-from dflash_ops import living, metrics, runs, verify
+from boxes import Box, going, until
+from dflash_ops import living, runs, verify
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
-    made = Box(tmp_path / "root")
-    yield made
-    made.end()
-
-
-def going(box: Box) -> runs.Run:
-    run = box.launch()
-    until(lambda: len(metrics.read_metrics(run.metrics)) > 1)
-    return run
 
 
 def names(found: list[dict[str, str]]) -> list[str]:
