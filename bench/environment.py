@@ -37,18 +37,10 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "plugins/module_utils"))
 
-from dflash_ops import (  # noqa: E402
-    cache_fill,
-    environment,
-    environment_build,
-    fingerprint,
-    installer,
-    interpreters,
-    sources,
-    uv_tool,
-)
-from dflash_ops.jobs import Progress  # noqa: E402
-from dflash_ops.paths import Layout  # noqa: E402
+from dflash_ops.core import tree_manifest  # noqa: E402
+from dflash_ops.core.jobs import Progress  # noqa: E402
+from dflash_ops.core.paths import Layout  # noqa: E402
+from dflash_ops.environment import build, inspection, interpreters, sources, uv_binary, uv_cache, uv_install  # noqa: E402
 
 UV = Path(sys.executable).parent / "uv"
 LOCK = REPO / "trainer/locks/cpu.lock"
@@ -78,7 +70,7 @@ def now() -> Cost:
 
 def bare(target: Path, cache: Path, python: str, *, link_mode: str) -> None:
     """Make a virtual environment and let uv fill it from the lock, and nothing else."""
-    settings = {**installer.uv_environment(cache), "UV_LINK_MODE": link_mode}
+    settings = {**uv_install.uv_environment(cache), "UV_LINK_MODE": link_mode}
     subprocess.run([UV, "venv", "-q", "--no-project", "--python", python, target], check=True, env=settings)
     folders = [word for folder in sources.folders_of_this_machine() for word in ("--find-links", str(folder))]
     flags = ["--require-hashes", "--only-binary", ":all:", "--python", str(target / "bin/python")]
@@ -100,14 +92,14 @@ def arguments(root: Path, cache: Path | None) -> dict[str, Any]:
         "find_links": [str(folder) for folder in sources.folders_of_this_machine()],
         "cache_dir": str(cache or ""),
         "packages": False,
-        "prove_gpus": False,
+        "self_test_gpus": False,
     }
 
 
 def ours(want: dict[str, Any]) -> None:
     """Build as the job does, on a box that has uv already."""
     layout = Layout.of(want["root"])
-    program = uv_tool.place(layout, uv_tool.pinned(want["uv_lock"]))
+    program = uv_binary.place(layout, uv_binary.pinned(want["uv_lock"]))
     program.parent.mkdir(parents=True)
     shutil.copy(UV, program)
     layout.jobs.mkdir()
@@ -115,7 +107,7 @@ def ours(want: dict[str, Any]) -> None:
         held = os.dup(1)
         os.dup2(log.fileno(), 1)
         try:
-            environment_build.build(want, Progress(layout.jobs))
+            build.build(want, Progress(layout.jobs))
         finally:
             os.dup2(held, 1)
             os.close(held)
@@ -124,7 +116,7 @@ def ours(want: dict[str, Any]) -> None:
 def wait_for_cache(want: dict[str, Any]) -> None:
     """Wait until the job that gives back uv's cache after a build has ended."""
     layout = Layout.of(want["root"])
-    cache_fill.wait(layout, Progress(layout.jobs))
+    uv_cache.wait(layout, Progress(layout.jobs))
     with contextlib.suppress(ChildProcessError):  # its processor seconds count here, not in a later case
         while True:
             os.wait()
@@ -139,7 +131,7 @@ def forget(*folders: Path) -> None:
 
 def no_op(want: dict[str, Any], *, full: bool = False) -> None:
     layout = Layout.of(want["root"])
-    status = environment.inspect(layout, environment.Spec.of(want, layout), full=full)
+    status = inspection.inspect(layout, inspection.Spec.of(want, layout), full=full)
     assert status.state == "complete", status
 
 
@@ -152,7 +144,7 @@ class Cases:
         self.layout = Layout.of(self.want["root"])
         self.cache = self.layout.uv_cache
         self.copying = arguments(top / "copying", self.cache)
-        self.python = interpreters.find("", environment.lockfile.parse(LOCK.read_text()).pythons)
+        self.python = interpreters.find("", inspection.lockfile.parse(LOCK.read_text()).pythons)
         self.costs: dict[str, list[Cost]] = {}
 
     def note(self, name: str, work: Callable[[], Any]) -> None:
@@ -243,14 +235,14 @@ def differences(costs: dict[str, list[Cost]]) -> dict[str, Any]:
 
 def report(cases: Cases) -> dict[str, Any]:
     """Return what was built and how long each case took."""
-    record = environment.read(next(cases.layout.envs.glob("cpu-*"))) or {}
+    record = inspection.read(next(cases.layout.envs.glob("cpu-*"))) or {}
     return {
         "python": cases.python.version,
         "cores": os.cpu_count(),
         "packages": len(record["packages"]),
         "files": len(record["files"]),
         "megabytes": record["bytes"] >> 20,
-        "fingerprint": fingerprint.fingerprint(record["files"]),
+        "fingerprint": tree_manifest.fingerprint(record["files"]),
         "cases": {name: spread(costs) for name, costs in cases.costs.items()},
         "round by round": differences(cases.costs),
     }

@@ -68,7 +68,7 @@ def count(log: str) -> Count:
         if " TASK [" in line:
             proves, waits, followed = PROOF in line, False, False
         elif found := MODULE.search(line):
-            waits = proves or found.group(1) == "dflash_job" or (found.group(1) == "dflash_logs" and followed)
+            waits = proves or found.group(1) == "dflash_job" or (found.group(1) == "dflash_logs_info" and followed)
             followed = True
         elif ASKED.search(line):
             waited, asked = waited + waits, asked + (not waits)

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "plugins/module_utils/dflash_ops/failures.yml"
+SOURCE = ROOT / "plugins/module_utils/dflash_ops/monitor/failures.yml"
 DATA = SOURCE.with_name("failure_catalogue.py")
 PAGE = ROOT / "docs/failures.md"
 FIELDS = ("name", "group", "strings", "patterns", "probe", "cause", "remedy", "source")
@@ -35,7 +35,7 @@ def page(entries: list[dict[str, Any]]) -> str:
     lines = [
         "# Failures known by name",
         "",
-        "<!-- Made by tools/failures.py from plugins/module_utils/dflash_ops/failures.yml; do not edit. -->",
+        "<!-- Made by tools/failures.py from plugins/module_utils/dflash_ops/monitor/failures.yml; do not edit. -->",
         "",
         f"{len(entries)} failures. `status.yml`, `verify.yml` and every launch look for them in the run's log and on",
         "the box, and print the name, the cause and the remedy. A failure that is not here shows the log's last lines.",

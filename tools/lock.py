@@ -29,7 +29,8 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "plugins/module_utils"))
 
-from dflash_ops import files, lockfile  # noqa: E402
+from dflash_ops.core import files  # noqa: E402
+from dflash_ops.environment import lockfile  # noqa: E402
 
 LOCKS = REPO / "trainer/locks"
 BUILT = LOCKS / "built.json"

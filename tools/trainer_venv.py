@@ -20,8 +20,8 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "plugins/module_utils"))
 
-from dflash_ops import interpreters, lockfile, sources, uv_request  # noqa: E402
-from dflash_ops.errors import OpsError  # noqa: E402
+from dflash_ops.core.errors import OpsError  # noqa: E402
+from dflash_ops.environment import interpreters, lockfile, sources, uv_command  # noqa: E402
 
 LOCKS = (REPO / "trainer/locks/cpu.lock", REPO / "requirements/trainer-tests.lock")
 WHOLE = "made-from.lock"
@@ -44,7 +44,7 @@ def install(target: Path, python: interpreters.Interpreter) -> None:
     for path in LOCKS:
         parts = sources.plan(lockfile.parse(path.read_text()), sources.Sources({}, folders), python=python.short)
         with tempfile.TemporaryDirectory() as scratch:
-            request = uv_request.write(Path(scratch) / "request", parts, folders)
+            request = uv_command.write(Path(scratch) / "request", parts, folders)
             subprocess.run(
                 [
                     uv,

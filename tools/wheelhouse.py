@@ -21,8 +21,8 @@ from packaging.markers import Marker
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "plugins/module_utils"))
 
-from dflash_ops import lockfile, sources  # noqa: E402
-from dflash_ops.errors import OpsError  # noqa: E402
+from dflash_ops.core.errors import OpsError  # noqa: E402
+from dflash_ops.environment import lockfile, sources  # noqa: E402
 
 # Every tag that glibc 2.28 can run, the newest first.
 PLATFORMS = [

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ansible.plugins.loader import action_loader
 
-DflashStatus: Any = action_loader.get("dflash_status", class_only=True)
+action_loader.get("dflash_base", class_only=True)
+
+from dflash_controller import screens
+from dflash_controller.info_action import InfoAction
 
 
-class ActionModule(DflashStatus):  # type: ignore[misc]
-    """One look, as dflash_status takes it."""
+class ActionModule(InfoAction):
+    """One look, as dflash_status_info takes it."""
+
+    render = staticmethod(screens.compare_screen)

@@ -8,15 +8,16 @@ import yaml
 from ansible.plugins.loader import action_loader
 from ansible.utils.vars import load_extra_vars
 
-DflashAction: Any = action_loader.get("dflash_action", class_only=True)
+action_loader.get("dflash_base", class_only=True)
 
-from dflash_ops import container_number, verb_words, words
-from dflash_ops.errors import OpsError
+from dflash_controller import container_ids, extra_vars, inventory
+from dflash_controller.action_base import DflashAction
+from dflash_ops.core.errors import OpsError
 
 PREFIX = "gpu_container_"
 
 
-class ActionModule(DflashAction):  # type: ignore[misc]
+class ActionModule(DflashAction):
     """Runs the module of the same name, unless a variable would not be read or names another container than the box."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -24,8 +25,8 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         typed = [name for name in load_extra_vars(self._loader) if name.startswith(PREFIX)]
-        found = words.way_problems(self._connection.transport)
-        found += verb_words.unknown(typed, variables, specified(), (PREFIX,))
+        found = inventory.way_problems(self._connection.transport)
+        found += extra_vars.unknown(typed, variables, specified(), (PREFIX,))
         arguments = dict(self._task.args)
         try:
             arguments["vmid"] = self.number(variables)
@@ -41,7 +42,7 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         name = variables["inventory_hostname"]
         host = next(one for one in self.proxmox_hosts(variables) if one.name == name)
         asked = dataclasses.replace(host, number=self._task.args.get("vmid"))
-        return container_number.meant(asked, self.boxes_behind(variables))
+        return container_ids.meant(asked, self.boxes_behind(variables))
 
 
 def specified() -> set[str]:

@@ -12,10 +12,12 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.loader import action_loader
 
-DflashJob: Any = action_loader.get("dflash_job", class_only=True)
+action_loader.get("dflash_base", class_only=True)
+
+from dflash_controller.job_action import JobAction
 
 
-class ActionModule(DflashJob):  # type: ignore[misc]
+class ActionModule(JobAction):
     """One remote call when nothing changes; a second one starts the build."""
 
     def module_args(self, task_vars: dict[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ansible.plugins.loader import action_loader
 
-DflashJob: Any = action_loader.get("dflash_job", class_only=True)
+action_loader.get("dflash_base", class_only=True)
+
+from dflash_controller.job_action import JobAction
 
 
-class ActionModule(DflashJob):  # type: ignore[misc]
+class ActionModule(JobAction):
     """The job's lines, then the module's result."""

@@ -13,12 +13,14 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.loader import action_loader
 from ansible.utils.vars import load_extra_vars
 
-DflashAction: Any = action_loader.get("dflash_action", class_only=True)
+action_loader.get("dflash_base", class_only=True)
 
-from dflash_ops import durations, space, verb_words, words
-from dflash_ops.container_number import meant
-from dflash_ops.errors import OpsError
-from dflash_ops.paths import at_home
+from dflash_controller import extra_vars, inventory
+from dflash_controller.action_base import DflashAction
+from dflash_controller.container_ids import meant
+from dflash_ops.core import disk, durations
+from dflash_ops.core.errors import OpsError
+from dflash_ops.core.paths import at_home
 
 REPO: Path = DflashAction.repo
 ROLES = sorted(path.name for path in (REPO / "roles").iterdir() if (path / "meta/argument_specs.yml").is_file())
@@ -26,7 +28,7 @@ PREFIXES = ("dflash_", "prune_", *(f"{role}_" for role in ROLES))
 OUR_FACTS = ("dflash_env", "dflash_release", "dflash_needs", "dflash_lock_token")
 
 
-class ActionModule(DflashAction):  # type: ignore[misc]
+class ActionModule(DflashAction):
     """Arguments are variable names and values; the result carries what the configuration needs."""
 
     _requires_connection = False
@@ -35,11 +37,11 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         """Collect every problem, then the needs of a configuration that can be read."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         given = {name: value for name, value in self._task.args.items() if value is not None}
-        found = words.way_problems(self._connection.transport) + words.problems(given, REPO)
+        found = inventory.way_problems(self._connection.transport) + inventory.problems(given, REPO)
         needs: dict[str, Any] = {}
         if not [text for text in found if text.startswith(("dflash_config", "dflash_overrides"))]:
             try:
-                needs = words.training_needs(given["dflash_config"], given["dflash_overrides"], REPO)
+                needs = inventory.training_needs(given["dflash_config"], given["dflash_overrides"], REPO)
             except OpsError as error:
                 found.append(str(error))
         found += self.typed(task_vars or {})
@@ -77,17 +79,17 @@ class ActionModule(DflashAction):  # type: ignore[misc]
         boxes = self.boxes_behind(task_vars)
         login = next((box.login for box in boxes if box.name == task_vars["inventory_hostname"]), None)
         hosts = [host for host in self.proxmox_hosts(task_vars) if host.login == login and host.number]
-        return [text for host in hosts for text in words.raised_as_is(lambda one: meant(one, boxes), host)]
+        return [text for host in hosts for text in inventory.raised_as_is(lambda one: meant(one, boxes), host)]
 
     def commanded(self, task_vars: Mapping[str, Any]) -> list[str]:
         """Judge what was typed behind -e and --tags, and what only looks like a variable of ours."""
-        words_given = [name for name in verb_words.WORDS if name in task_vars]
+        words_given = [name for name in extra_vars.WORDS if name in task_vars]
         extra = load_extra_vars(self._loader)
-        verbs = verb_words.verbs_of(context.CLIARGS.get("args") or (), REPO)
+        verbs = extra_vars.verbs_of(context.CLIARGS.get("args") or (), REPO)
         found = [self.word(name, task_vars[name]) for name in words_given]
-        found += verb_words.unread(extra, verbs)
-        found += verb_words.unknown(extra, task_vars, known_names(REPO), PREFIXES)
-        found += verb_words.tag_problems(context.CLIARGS.get("tags") or (), verbs, role_tags(REPO))
+        found += extra_vars.unread(extra, verbs)
+        found += extra_vars.unknown(extra, task_vars, known_names(REPO), PREFIXES)
+        found += extra_vars.tag_problems(context.CLIARGS.get("tags") or (), verbs, role_tags(REPO))
         return [text for text in found if text]
 
     def word(self, name: str, given: Any) -> str:
@@ -96,13 +98,13 @@ class ActionModule(DflashAction):  # type: ignore[misc]
             value = self._templar.template(given)
         except AnsibleError:
             return ""
-        return verb_words.value_problem(name, value, parsed(name, value))
+        return extra_vars.value_problem(name, value, parsed(name, value))
 
 
 def parsed(name: str, value: Any) -> Any:
     """Return the value of a word in the word's type; None when it is not of that type."""
-    kind = verb_words.WORDS[name].type
-    if kind == verb_words.DURATION:
+    kind = extra_vars.WORDS[name].type
+    if kind == extra_vars.DURATION:
         return durations.seconds(value) if durations.is_one(value) else None
     checked = ArgumentSpecValidator({name: {"type": kind}}).validate({name: value})
     return None if checked.error_messages else checked.validated_parameters[name]
@@ -110,7 +112,7 @@ def parsed(name: str, value: Any) -> Any:
 
 def known_names(repo: Path) -> set[str]:
     """Return every variable and word that something here reads or sets."""
-    return {*specified(repo, ROLES), *yaml_names(repo / "group_vars/all/dflash.yml"), *verb_words.WORDS, *OUR_FACTS}
+    return {*specified(repo, ROLES), *yaml_names(repo / "group_vars/all/dflash.yml"), *extra_vars.WORDS, *OUR_FACTS}
 
 
 def yaml_names(file: Path) -> list[str]:
@@ -145,17 +147,17 @@ def judged(name: str, value: Any, option: Mapping[str, Any]) -> list[str]:
     if checked.error_messages:
         form = f"one of {', '.join(option['choices'])}" if "choices" in option else f"a value of type {option['type']}"
         return [f"{name}={value!r}: cannot be used; give {form}"]
-    return words.meaning_problems(name, checked.validated_parameters[name])
+    return inventory.meaning_problems(name, checked.validated_parameters[name])
 
 
 def files_instead_of_folders(given: Mapping[str, Any], found: list[str]) -> list[str]:
     """Return the folders of this very machine that are files; elsewhere the box says so when it is taken."""
     told = []
     for name in ("dflash_root", "dflash_workspace"):
-        if given.get(name) in (None, "", words.AUTO) or any(text.startswith(name) for text in found):
+        if given.get(name) in (None, "", inventory.AUTO) or any(text.startswith(name) for text in found):
             continue
         try:
-            space.refuse_file(at_home(given[name]), name)
+            disk.refuse_file(at_home(given[name]), name)
         except OpsError as error:
             told.append(str(error))
     return told

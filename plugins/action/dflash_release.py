@@ -9,13 +9,14 @@ from typing import Any
 
 from ansible.plugins.loader import action_loader
 
-DflashAction: Any = action_loader.get("dflash_action", class_only=True)
+action_loader.get("dflash_base", class_only=True)
 
-from dflash_ops import checkout
-from dflash_ops.errors import OpsError
+from dflash_controller import checkout
+from dflash_controller.action_base import DflashAction
+from dflash_ops.core.errors import OpsError
 
 
-class ActionModule(DflashAction):  # type: ignore[misc]
+class ActionModule(DflashAction):
     """One remote call when the release is there."""
 
     TRANSFERS_FILES = True

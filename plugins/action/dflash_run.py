@@ -6,10 +6,12 @@ from typing import Any
 
 from ansible.plugins.loader import action_loader
 
-DflashAction: Any = action_loader.get("dflash_action", class_only=True)
+action_loader.get("dflash_base", class_only=True)
+
+from dflash_controller.action_base import DflashAction
 
 
-class ActionModule(DflashAction):  # type: ignore[misc]
+class ActionModule(DflashAction):
     """One remote call."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.loader import action_loader
 
-DflashJob: Any = action_loader.get("dflash_job", class_only=True)
+action_loader.get("dflash_base", class_only=True)
+
+from dflash_controller.job_action import JobAction
 
 
-class ActionModule(DflashJob):  # type: ignore[misc]
+class ActionModule(JobAction):
     """What dflash_stop starts, told in one sentence at the end."""
 
     def finish_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +37,7 @@ class ActionModule(DflashJob):  # type: ignore[misc]
             how = "was ended by force" if done.get("forced") else f"is {done.get('state')}"
             newest = f"step {step}" if step is not None else "none"
             said = f"run {done.get('run_id')} {how}; newest checkpoint: {newest}"
-            done["said"] = "; ".join(text for text in (said, done.get("beside")) if text)
+            done["message"] = "; ".join(text for text in (said, done.get("beside")) if text)
         return done
 
 

@@ -6,11 +6,16 @@ from typing import Any
 
 from ansible.plugins.loader import action_loader
 
-DflashStatus: Any = action_loader.get("dflash_status", class_only=True)
+action_loader.get("dflash_base", class_only=True)
+
+from dflash_controller import screens
+from dflash_controller.info_action import InfoAction
 
 
-class ActionModule(DflashStatus):  # type: ignore[misc]
+class ActionModule(InfoAction):
     """One look; a difference is a failure, after everything was shown and written."""
+
+    render = staticmethod(screens.verify_screen)
 
     def judge(self, result: dict[str, Any]) -> dict[str, Any]:
         """Return the audit; `failed` when it found something."""

@@ -28,9 +28,10 @@ from typing import Any
 
 from ansible.plugins.callback.default import CallbackModule as Default
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
+_PLUGINS = Path(__file__).resolve().parents[1]
+sys.path += [str(_PLUGINS / folder) for folder in ("module_utils", "plugin_utils")]
 
-from dflash_ops import unwritable
+from dflash_controller import output_guard
 
 
 class CallbackModule(Default):  # type: ignore[misc]
@@ -46,7 +47,7 @@ class CallbackModule(Default):  # type: ignore[misc]
         SIGTERM ends a playbook as Ctrl-C does, with the same words: Ansible's own way says nothing.
         """
         super().__init__()
-        unwritable.Guard(sys.stdout, sys.stderr)
+        output_guard.Guard(sys.stdout, sys.stderr)
         signal.signal(signal.SIGTERM, as_interrupt)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.register_at_fork(after_in_child=ignore_closed_pipes)

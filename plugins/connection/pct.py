@@ -82,41 +82,26 @@ import hashlib
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import ansible.module_utils
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
 from ansible.plugins.connection import ssh
 from ansible.utils.display import Display
 from ansible.utils.path import makedirs_safe, unfrackpath
 
-# ansible extends this path for modules only; the same folder serves here, so there is one copy of everything
-_OURS = str(Path(__file__).resolve().parents[1] / "module_utils")
-if _OURS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_OURS)
+_PLUGINS = Path(__file__).resolve().parents[1]
+sys.path += [str(_PLUGINS / folder) for folder in ("module_utils", "plugin_utils")]
 
-from ansible.module_utils.dflash_ops.errors import OpsError
-from ansible.module_utils.dflash_ops.pct_channel import (
-    AGENT_WORDS,
-    Channel,
-    ChannelLost,
-    ChannelRefused,
-    ChannelSilent,
-    NoPython,
-)
-from ansible.module_utils.dflash_ops.pct_command import check_vmid, pct_command
-from ansible.module_utils.dflash_ops.pct_failures import (
-    Place,
-    explain,
-    explain_loss,
-    explain_silence,
-    last_line,
-)
-from ansible.module_utils.dflash_ops.pct_login import first_login
+from dflash_controller.pct_channel import AGENT_WORDS, Channel, ChannelLost, ChannelRefused, ChannelSilent, NoPython
+from dflash_controller.pct_login import first_login
+from dflash_ops.core.errors import OpsError
+from dflash_ops.proxmox.pct_command import check_vmid, pct_command
+from dflash_ops.proxmox.pct_errors import Place, explain, explain_loss, explain_silence, last_line
 
 WAY = (
     "host", "port", "remote_user", "pct_vmid", "pct_method", "pct_executable", "pct_sudo",

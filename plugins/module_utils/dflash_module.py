@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dflash_ops import operator_lock, space
-from ansible.module_utils.dflash_ops.errors import OpsError
-from ansible.module_utils.dflash_ops.paths import Layout
+from ansible.module_utils.dflash_ops.core import disk, operator_lock
+from ansible.module_utils.dflash_ops.core.errors import OpsError
+from ansible.module_utils.dflash_ops.core.paths import Layout
 
 COMMON: dict[str, dict[str, Any]] = {
     "root": {"type": "str", "required": True},
@@ -37,7 +37,7 @@ def run_module(arguments: Mapping[str, dict[str, Any]], act: Callable[[AnsibleMo
     except OpsError as error:
         module.fail_json(msg=str(error), **error.facts)
     except OSError as error:
-        told = space.named(error, layout)
+        told = disk.named(error, layout)
         if told is None:
             raise
         module.fail_json(msg=str(told))

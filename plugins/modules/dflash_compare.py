@@ -32,19 +32,14 @@ answer:
   returned: success
   type: dict
   sample: {ok: false, run_a: 20260131T120000Z-demo, run_b: 20260201T090000Z-demo, differences: [], problems: []}
-screen:
-  description: What a person reads.
-  returned: success
-  type: list
-  sample: ["1. config: runtime.compile True -> False"]
 """
 
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import ANSWER, run_module
-from ansible.module_utils.dflash_ops import compare_request, screens
-from ansible.module_utils.dflash_ops.paths import Layout
+from ansible.module_utils.dflash_ops.core.paths import Layout
+from ansible.module_utils.dflash_ops.operations import compare_runs
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **ANSWER,
@@ -55,8 +50,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Compare two runs."""
-    answer = compare_request.compare_runs(layout, module.params["run_a"], module.params["run_b"])
-    return {"answer": answer, "screen": screens.compare_screen(answer)}
+    answer = compare_runs.compare_runs(layout, module.params["run_a"], module.params["run_b"])
+    return {"answer": answer}
 
 
 if __name__ == "__main__":

@@ -155,10 +155,10 @@ driver:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dflash_ops.container import provision
-from ansible.module_utils.dflash_ops.container_config import Mount, Wanted
-from ansible.module_utils.dflash_ops.container_host import Host
-from ansible.module_utils.dflash_ops.errors import OpsError
+from ansible.module_utils.dflash_ops.core.errors import OpsError
+from ansible.module_utils.dflash_ops.proxmox.container_config import Mount, Wanted
+from ansible.module_utils.dflash_ops.proxmox.container_host import Host
+from ansible.module_utils.dflash_ops.proxmox.provision import provision
 
 MOUNT: dict[str, dict[str, Any]] = {
     "source": {"type": "str", "required": True},

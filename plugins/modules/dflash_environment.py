@@ -40,7 +40,7 @@ options:
     description: Install missing Debian packages where root can be had.
     type: bool
     default: true
-  prove_gpus:
+  self_test_gpus:
     description: After the build of a CUDA environment, compute on every GPU.
     type: bool
     default: true
@@ -137,18 +137,12 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import run_module
-from ansible.module_utils.dflash_ops import (
-    cache_fill,
-    environment,
-    environment_build,
-    interpreters,
-    jobs,
-    uv_tool,
-)
-from ansible.module_utils.dflash_ops.paths import Layout
+from ansible.module_utils.dflash_ops.core import jobs
+from ansible.module_utils.dflash_ops.core.paths import Layout
+from ansible.module_utils.dflash_ops.environment import build, inspection, interpreters, uv_binary, uv_cache
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "profile": {"type": "str", "choices": list(environment.PROFILES), "required": True},
+    "profile": {"type": "str", "choices": list(inspection.PROFILES), "required": True},
     "lock": {"type": "str", "default": ""},
     "lock_name": {"type": "str", "default": "lock"},
     "lock_file": {"type": "str", "default": ""},
@@ -160,7 +154,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "cache_dir": {"type": "str", "default": ""},
     "heal": {"type": "bool", "default": False},
     "packages": {"type": "bool", "default": True},
-    "prove_gpus": {"type": "bool", "default": True},
+    "self_test_gpus": {"type": "bool", "default": True},
     "full": {"type": "bool", "default": False},
     "start": {"type": "bool", "default": False},
 }
@@ -173,35 +167,35 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         OpsError: it cannot be made as asked, or it drifted and is not to be healed.
     """
     want = module.params
-    spec = environment.Spec.of(want, layout)
-    status = environment.inspect(layout, spec, full=want["full"])
+    spec = inspection.Spec.of(want, layout)
+    status = inspection.inspect(layout, spec, full=want["full"])
     if spec.packages:
         interpreters.require_installable(list(status.missing_packages))
     if status.state == "drifted" and not spec.heal:
-        raise environment.refusal(status)
+        raise inspection.refusal(status)
     if status.state == "missing" or (status.state == "drifted" and spec.heal):
-        environment_build.require_possible(layout, spec)
+        build.require_possible(layout, spec)
     result: dict[str, Any] = {
         "env_id": status.env_id, "folder": str(status.path), "state": status.state, "losses": list(status.losses),
         "python": str(status.path / "bin/python"), "drift": [dataclasses.asdict(one) for one in status.drift],
         "missing_packages": list(status.missing_packages), "packages": status.packages, "megabytes": status.megabytes,
         "wants_uv": wants_uv(layout, spec, status), "changed": status.needs_work and module.check_mode,
-        "needs_work": status.needs_work, "diff": environment.as_diff(status, spec)}
+        "needs_work": status.needs_work, "diff": inspection.as_diff(status, spec)}
     result["ansible_facts"] = {"dflash_env": {name: result[name] for name in ("env_id", "folder", "python")}}
     for text in status.losses:
         module.warn(text)
-    if not status.needs_work and cache_fill.is_owed(layout, status.env_id) and not module.check_mode:
-        environment_build.give_back_cache(layout, spec, status)
+    if not status.needs_work and uv_cache.is_owed(layout, status.env_id) and not module.check_mode:
+        build.give_back_cache(layout, spec, status)
     if want["start"] and status.needs_work and not module.check_mode:
-        job = jobs.start_or_attach(layout, f"env-{status.env_id}", environment_build.ENTRY, want,
+        job = jobs.start_or_attach(layout, f"env-{status.env_id}", build.ENTRY, want,
                                    title=f"build environment {status.env_id}")
         result["job"] = job.as_dict()
     return result
 
 
-def wants_uv(layout: Layout, spec: environment.Spec, status: environment.Status) -> str:
+def wants_uv(layout: Layout, spec: inspection.Spec, status: inspection.Status) -> str:
     """Return the processor for which the controller has to fetch uv before the build; empty when it need not."""
-    wanted = status.needs_work and uv_tool.is_wanted(layout, spec.uv_lock, spec.sources)
+    wanted = status.needs_work and uv_binary.is_wanted(layout, spec.uv_lock, spec.sources)
     return status.python.machine if wanted else ""
 
 

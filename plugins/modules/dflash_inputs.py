@@ -51,8 +51,10 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import SELECTION, run_module
-from ansible.module_utils.dflash_ops import inputs, jobs, trainer_command
-from ansible.module_utils.dflash_ops.paths import Layout
+from ansible.module_utils.dflash_ops import inputs
+from ansible.module_utils.dflash_ops.core import jobs
+from ansible.module_utils.dflash_ops.core.paths import Layout
+from ansible.module_utils.dflash_ops.run import trainer_command
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **SELECTION,

@@ -56,8 +56,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import run_module
-from ansible.module_utils.dflash_ops import jobs
-from ansible.module_utils.dflash_ops.paths import Layout
+from ansible.module_utils.dflash_ops.core import jobs
+from ansible.module_utils.dflash_ops.core.paths import Layout
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "job_id": {"type": "str", "required": True},

@@ -51,8 +51,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import RUN, run_module
-from ansible.module_utils.dflash_ops import promote_request
-from ansible.module_utils.dflash_ops.paths import Layout
+from ansible.module_utils.dflash_ops.core.paths import Layout
+from ansible.module_utils.dflash_ops.operations import promote
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **RUN,
@@ -64,7 +64,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Promote one run."""
     want = module.params
-    return promote_request.promote(
+    return promote.promote(
         layout,
         want["run"],
         operator=want["operator"],

@@ -41,19 +41,14 @@ plan:
   returned: success
   type: dict
   sample: {remove: [], keep: []}
-screen:
-  description: What a person reads.
-  returned: success
-  type: list
-  sample: ["would remove 0 things, 0 B"]
 """
 
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import run_module
-from ansible.module_utils.dflash_ops import prune, screens
-from ansible.module_utils.dflash_ops.paths import Layout
+from ansible.module_utils.dflash_ops.core.paths import Layout
+from ansible.module_utils.dflash_ops.history import prune
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "keep_runs": {"type": "int", "default": 10},
@@ -71,7 +66,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         prune.apply(plan)
     diff = {"before": "".join(f"{path}\n" for path, _ in plan.remove), "after": ""}
     changed = bool(plan.remove) and want["remove"]
-    return {"changed": changed, "plan": told, "screen": screens.prune_screen(told, done=done), "diff": diff}
+    return {"changed": changed, "plan": told, "removed": done, "diff": diff}
 
 
 if __name__ == "__main__":

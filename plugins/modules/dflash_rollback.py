@@ -57,8 +57,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import run_module
-from ansible.module_utils.dflash_ops import rollback_request
-from ansible.module_utils.dflash_ops.paths import Layout
+from ansible.module_utils.dflash_ops.core.paths import Layout
+from ansible.module_utils.dflash_ops.operations import rollback
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "run": {"type": "str", "default": ""},
@@ -68,7 +68,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Plan a rollback."""
-    return rollback_request.plan(layout, module.params["run"], module.params["secrets"])
+    return rollback.plan(layout, module.params["run"], module.params["secrets"])
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ short_description: A training run lives, started from a recorded and checked sta
 description:
   - Looks at everything a launch depends on (environment, release, inputs, GPUs, space, secrets, compile cache, living
     runs) and refuses with every reason at once; else starts the run in its own tmux session.
-  - A run that lives is never touched. With O(beside=keep) that is a success which says what differs from what was
-    asked; with O(beside=refuse) it is a refusal.
+  - A run that lives is never touched. With O(if_running=keep) that is a success which says what differs from what was
+    asked; with O(if_running=refuse) it is a refusal.
 extends_documentation_fragment: [dflash_box, dflash_box.selection]
 options:
   label:
@@ -53,24 +53,24 @@ options:
     description: Hook for events of the run.
     type: dict
     default: {}
-  beside:
+  if_running:
     description: What a living run means.
     type: str
     choices: [keep, refuse]
     default: refuse
-  again:
+  repeat_finished:
     description: Start also when the same state came to its end already.
     type: bool
     default: true
-  look:
+  preflight_only:
     description: Start nothing; only tell the reasons not to, as if the run that lives were stopped already.
     type: bool
     default: false
   wipe:
-    description: The compile cache will be made anew between the stop and the launch. Only O(look) reads this.
+    description: The compile cache will be made anew between the stop and the launch. Only O(preflight_only) reads this.
     type: bool
     default: false
-  stopped:
+  after_stop:
     description: In check mode, a stop came before this, so the run that lives now would be gone.
     type: bool
     default: false
@@ -137,8 +137,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import SELECTION, run_module
-from ansible.module_utils.dflash_ops import launch_request
-from ansible.module_utils.dflash_ops.paths import Layout
+from ansible.module_utils.dflash_ops.core.paths import Layout
+from ansible.module_utils.dflash_ops.operations import ensure_run
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **SELECTION,
@@ -152,11 +152,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "speed_steps": {"type": "int", "default": 10},
     "script_link": {"type": "str", "default": ""},
     "notify": {"type": "dict", "default": {}},
-    "beside": {"type": "str", "choices": ["keep", "refuse"], "default": "refuse"},
-    "again": {"type": "bool", "default": True},
-    "look": {"type": "bool", "default": False},
+    "if_running": {"type": "str", "choices": ["keep", "refuse"], "default": "refuse"},
+    "repeat_finished": {"type": "bool", "default": True},
+    "preflight_only": {"type": "bool", "default": False},
     "wipe": {"type": "bool", "default": False},
-    "stopped": {"type": "bool", "default": False},
+    "after_stop": {"type": "bool", "default": False},
     "allow_cold": {"type": "bool", "default": False},
     "origin": {"type": "dict", "default": {}},
     "mark_bad": {"type": "list", "elements": "str", "default": []},
@@ -165,7 +165,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Launch, or say why nothing is to be launched."""
-    do = launch_request.before_stop if module.params["look"] else launch_request.ensure
+    do = ensure_run.before_stop if module.params["preflight_only"] else ensure_run.ensure
     return do(layout, module.params, check_mode=module.check_mode)
 
 

@@ -16,11 +16,11 @@ options:
     description: Id of the run; empty for the one that lives.
     type: str
     default: ""
-  seconds:
+  timeout:
     description: How long the trainer may take to write its checkpoint.
     type: float
     default: 600
-  now:
+  immediately:
     description: Do not wait for a checkpoint.
     type: bool
     default: false
@@ -79,13 +79,13 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import run_module
-from ansible.module_utils.dflash_ops import stop_request
-from ansible.module_utils.dflash_ops.paths import Layout
+from ansible.module_utils.dflash_ops.core.paths import Layout
+from ansible.module_utils.dflash_ops.operations import ensure_stopped
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "run": {"type": "str", "default": ""},
-    "seconds": {"type": "float", "default": 600.0},
-    "now": {"type": "bool", "default": False},
+    "timeout": {"type": "float", "default": 600.0},
+    "immediately": {"type": "bool", "default": False},
     "job": {"type": "str", "default": ""},
     "for_launch": {"type": "bool", "default": False},
 }
@@ -93,7 +93,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Start the stop, end a job, or say that nothing lives."""
-    return stop_request.ensure(layout, module.params, check_mode=module.check_mode)
+    return ensure_stopped.ensure(layout, module.params, check_mode=module.check_mode)
 
 
 if __name__ == "__main__":

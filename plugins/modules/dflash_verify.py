@@ -24,19 +24,14 @@ answer:
   returned: success
   type: dict
   sample: {ok: true, run_id: 20260131T120000Z-demo, checks: {environment: ok, release: ok}, problems: []}
-screen:
-  description: What a person reads.
-  returned: success
-  type: list
-  sample: ["✔ environment: as recorded"]
 """
 
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import ANSWER, RUN, run_module
-from ansible.module_utils.dflash_ops import verify
-from ansible.module_utils.dflash_ops.paths import Layout
+from ansible.module_utils.dflash_ops.core.paths import Layout
+from ansible.module_utils.dflash_ops.history import verify
 
 ARGUMENTS: dict[str, dict[str, Any]] = {**ANSWER, **RUN}
 
@@ -44,7 +39,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {**ANSWER, **RUN}
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Audit one run."""
     answer = verify.audit(layout, module.params["run"])
-    return {"answer": answer, "screen": verify.screen(answer)}
+    return {"answer": answer}
 
 
 if __name__ == "__main__":

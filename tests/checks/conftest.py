@@ -8,6 +8,6 @@ from pathlib import Path
 import ansible.module_utils
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPO / "plugins/module_utils"))
+sys.path[:0] = [str(REPO / "plugins/module_utils"), str(REPO / "plugins/plugin_utils")]
 sys.path.insert(0, str(REPO / "tools"))
 ansible.module_utils.__path__.append(str(REPO / "plugins/module_utils"))

@@ -17,7 +17,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 os.environ.setdefault("ANSIBLE_CONFIG", str(REPO / "ansible.cfg"))
 os.environ["ANSIBLE_SSH_CONTROL_PATH_DIR"] = os.environ.get("DFLASH_LAB_CONTROL", "/tmp/dflash-lab-cp")
-sys.path[:0] = [str(REPO / "plugins" / "module_utils"), str(REPO / "tests" / "lab")]
+sys.path[:0] = [str(REPO / folder) for folder in ("plugins/module_utils", "plugins/plugin_utils", "tests/lab")]
 
 from ansible.playbook.play_context import PlayContext  # noqa: E402
 from ansible.plugins.connection import ConnectionBase  # noqa: E402

@@ -79,7 +79,7 @@ def playing(way: Way, folder: Path, wheelhouse: Path, lock: Path) -> Iterator[tu
     (folder / "inventory.json").write_text(json.dumps(inventory), encoding="utf-8")
     command = [str(Path(sys.executable).with_name("ansible-playbook")), "relaunch.yml", "--tags", "env",
                "-i", str(folder / "inventory.json")]
-    said = folder / "said"
+    said = folder / "message"
     with said.open("wb") as out:
         play = subprocess.Popen(command, cwd=REPO, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                 env={**os.environ, "ANSIBLE_NOCOLOR": "1"}, start_new_session=True)

@@ -18,24 +18,16 @@ from tiny_runs import CONFIG, REPO, write_dataset
 
 sys.path.append(str(REPO / "plugins" / "module_utils"))
 
-from dflash_ops import (
-    cache,
-    cache_archive,
-    cache_files,
-    cache_prewarm,
-    launch,
-    living,
-    metrics,
-    processes,
-    trainer_command,
-)
-from dflash_ops.cache_prewarm import Archive
-from dflash_ops.errors import OpsError
-from dflash_ops.gpus import Survey
-from dflash_ops.jobs import Progress
-from dflash_ops.launch import Request
-from dflash_ops.paths import Layout
-from dflash_ops.trainer_command import Selection
+from dflash_ops.compile_cache import cache, cache_archive, contents, prewarm
+from dflash_ops.compile_cache.prewarm import Archive
+from dflash_ops.core import processes
+from dflash_ops.core.errors import OpsError
+from dflash_ops.core.gpus import Survey
+from dflash_ops.core.jobs import Progress
+from dflash_ops.core.paths import Layout
+from dflash_ops.run import launch, metrics, run_processes, trainer_command
+from dflash_ops.run.launch import Request
+from dflash_ops.run.trainer_command import Selection
 
 # One layer and one bucket: every graph that is compiled costs a test seconds.
 TINY = CONFIG
@@ -70,11 +62,11 @@ class Box:
         self.progress = Progress(job)
 
     def prewarm(self, archive: Archive | None = None) -> dict[str, object]:
-        return cache_prewarm.prewarm(self.layout, self.selection, self.place, self.progress, archive=archive)
+        return prewarm.prewarm(self.layout, self.selection, self.place, self.progress, archive=archive)
 
     def warm_up(self) -> dict[str, object]:
         """One more process that only reads the cache; returns its report."""
-        return cache_prewarm.warm_up(self.layout, self.selection, self.folder, self.progress, name="again")
+        return prewarm.warm_up(self.layout, self.selection, self.folder, self.progress, name="again")
 
     def look(self) -> cache.Look:
         return cache.look(self.layout, self.place)
@@ -94,7 +86,7 @@ def box(made: Box) -> Iterator[Box]:
     kept = made.folder.with_name("kept")
     shutil.copytree(made.folder, kept)
     yield made
-    for found in living.all_living(made.layout).values():
+    for found in run_processes.all_living(made.layout).values():
         processes.send(found, signal.SIGKILL)
     shutil.rmtree(made.folder, ignore_errors=True)
     kept.rename(made.folder)
@@ -131,7 +123,7 @@ def test_case_44_nothing_that_makes_a_start_warm_lies_in_tmp(box: Box) -> None:
 
 @pytest.mark.parametrize("harm", ["truncated", "garbage", "empty"])
 def test_case_46_damage_is_found_and_the_cache_is_warm_again(box: Box, harm: str) -> None:
-    names = sorted(cache_files.read_record(box.folder)["files"])
+    names = sorted(contents.read_record(box.folder)["files"])
     victims = random.Random(harm).sample(names, max(3, len(names) // 4))
     for name in victims:
         path = box.folder / name
@@ -145,7 +137,7 @@ def test_case_46_damage_is_found_and_the_cache_is_warm_again(box: Box, harm: str
 
 def test_case_46_trainer_survives_a_cache_that_is_garbage_all_over(box: Box) -> None:
     (box.folder / "cache.json").unlink()
-    for path in cache_files.kept_files(box.folder):
+    for path in contents.kept_files(box.folder):
         path.write_bytes(os.urandom(200))
     box.prewarm()
     assert box.look().warm
@@ -154,7 +146,7 @@ def test_case_46_trainer_survives_a_cache_that_is_garbage_all_over(box: Box) -> 
 def test_case_49_second_process_is_the_judge(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache that nobody can read back is not warm, however well the first process did."""
     shutil.rmtree(box.folder)
-    real = cache_prewarm.warm_up
+    real = prewarm.warm_up
 
     def forgetful(*arguments: object, name: str) -> dict[str, object]:
         report = real(*arguments, name=name)  # type: ignore[arg-type]
@@ -162,7 +154,7 @@ def test_case_49_second_process_is_the_judge(box: Box, monkeypatch: pytest.Monke
             shutil.rmtree(box.folder / "inductor")
         return report
 
-    monkeypatch.setattr(cache_prewarm, "warm_up", forgetful)
+    monkeypatch.setattr(prewarm, "warm_up", forgetful)
     with pytest.raises(OpsError, match="is not warm: a second process had"):
         box.prewarm()
     assert not (box.folder / "cache.json").exists()
@@ -187,7 +179,7 @@ def test_run_from_the_warm_cache_recompiles_nothing_and_leaves_the_cache_whole(b
         time.sleep(0.2)
     assert [row["recompiles"] for row in rows] == [0] * len(rows)
     assert box.look().warm
-    main = living.main_process(run)
+    main = run_processes.main_process(run)
     if main is not None:
         values = processes.environment_of(main.pid)
         assert values["TORCHINDUCTOR_CACHE_DIR"] == str(box.folder / "inductor")

@@ -12,22 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dflash_ops import (
-    environment_record,
-    fingerprint,
-    interpreters,
-    launch,
-    living,
-    metrics,
-    processes,
-    release,
-    runs,
-    status,
-    trainer_command,
-)
-from dflash_ops.launch import Request
-from dflash_ops.paths import Layout
-from dflash_ops.trainer_command import Selection
+from dflash_ops import release
+from dflash_ops.core import processes, tree_manifest
+from dflash_ops.core.paths import Layout
+from dflash_ops.environment import build_record, interpreters
+from dflash_ops.monitor import status
+from dflash_ops.run import launch, metrics, run_processes, runs, trainer_command
+from dflash_ops.run.launch import Request
+from dflash_ops.run.trainer_command import Selection
 
 STAND_IN = Path(__file__).parent / "stand_in" / "trainer.py"
 
@@ -50,8 +42,8 @@ class Box:
             "env_id": env_id,
             "lock_sha256": "0" * 64,
             "packages": [{"name": "a", "version": "1"}],
-            "files": fingerprint.manifest(folder),
-            "base": environment_record.base_record(base),
+            "files": tree_manifest.manifest(folder),
+            "base": build_record.base_record(base),
         }
         (folder / "env.json").write_text(json.dumps(record))
 
@@ -82,7 +74,7 @@ class Box:
 
     def end(self) -> None:
         """End what this box started, and its tmux server, by their pids."""
-        for found in living.all_living(self.layout).values():
+        for found in run_processes.all_living(self.layout).values():
             processes.send(found, signal.SIGKILL)
         host = launch.server(self.layout)
         host._call("kill-server")

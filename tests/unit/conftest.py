@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPO / "plugins" / "module_utils"), str(REPO / "tests" / "unit")]
+sys.path[:0] = [str(REPO / folder) for folder in ("plugins/module_utils", "plugins/plugin_utils", "tests/unit")]
 
 from boxes import Box  # noqa: E402
-from dflash_ops import jobs  # noqa: E402
-from dflash_ops.paths import Layout  # noqa: E402
+from dflash_ops.core import jobs  # noqa: E402
+from dflash_ops.core.paths import Layout  # noqa: E402
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .errors import OpsError
-from .jobs import Progress
+from .core.errors import OpsError
+from .core.jobs import Progress
 
 
 def count(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:

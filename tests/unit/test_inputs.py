@@ -8,9 +8,10 @@ import struct
 from pathlib import Path
 
 import pytest
-from dflash_ops import files, inputs, jobs
+from dflash_ops import inputs
+from dflash_ops.core import files, jobs
+from dflash_ops.core.paths import Layout
 from dflash_ops.inputs import ARROW_END, Input
-from dflash_ops.paths import Layout
 
 
 def write_dataset(folder: Path, *, parts: int = 2) -> Path:

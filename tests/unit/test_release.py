@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dflash_ops import checkout, files, release
-from dflash_ops.errors import OpsError
-from dflash_ops.paths import Layout
+from dflash_controller import checkout
+from dflash_ops import release
+from dflash_ops.core import files
+from dflash_ops.core.errors import OpsError
+from dflash_ops.core.paths import Layout
 
 
 @pytest.fixture

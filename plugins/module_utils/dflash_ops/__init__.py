@@ -1,1 +1,1 @@
-"""Plain functions that do the work on a box. No Ansible in here: modules translate, these decide and act."""
+"""Operations on the box, free of Ansible: modules translate arguments and results, this package does the work."""

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import cut, files, fingerprint
-from .errors import OpsError
-from .fingerprint import Drift, Manifest
-from .jobs import Progress
-from .paths import Layout
+from .core import files, tree_manifest, truncate
+from .core.errors import OpsError
+from .core.jobs import Progress
+from .core.paths import Layout
+from .core.tree_manifest import Drift, Manifest
 
 ENTRY = "inputs:record_job"
 # Which of the configuration's needs is which input, in the operator's words.
@@ -85,7 +85,7 @@ def stats(path: Path) -> dict[str, Any]:
     """Return name to stat of an input's files; a single file is named by itself."""
     if path.is_file():
         return {path.name: path.stat()}
-    return {name: (path / name).stat() for name in fingerprint.scan(path) if (path / name).is_file()}
+    return {name: (path / name).stat() for name in tree_manifest.scan(path) if (path / name).is_file()}
 
 
 def top_of(path: Path) -> Path:
@@ -119,7 +119,7 @@ def compare(path: Path, now: Mapping[str, Any], then: Manifest, *, full: bool) -
         for name in now.keys() & then.keys()
         if full or [now[name].st_size, now[name].st_mtime_ns] != then[name][:2]
     ]
-    hashes = fingerprint.digests(top_of(path), suspect)
+    hashes = tree_manifest.digests(top_of(path), suspect)
     drift += [
         Drift(
             "edited",
@@ -184,9 +184,9 @@ def safetensors_damage(path: Path, size: int) -> str:
 def record(layout: Layout, item: Input) -> str:
     """Hash an input's files, write its record, and return its fingerprint."""
     now = stats(item.path)
-    hashes = fingerprint.digests(top_of(item.path), now)
+    hashes = tree_manifest.digests(top_of(item.path), now)
     manifest: Manifest = {name: [now[name].st_size, now[name].st_mtime_ns, hashes[name]] for name in sorted(now)}
-    found = fingerprint.fingerprint(manifest)
+    found = tree_manifest.fingerprint(manifest)
     files.write_json(
         record_path(layout, item.path),
         {
@@ -236,7 +236,7 @@ def refusal(looks: list[Look]) -> OpsError:
         else "place the files again from where they came; data.path and target.path of the configuration name them"
     )
     return OpsError(
-        f"{len(texts)} problem(s) with what the run reads: {cut.listed(texts, 20)}.",
+        f"{len(texts)} problem(s) with what the run reads: {truncate.listed(texts, 20)}.",
         remedy=remedy,
         facts={"problems": texts},
     )

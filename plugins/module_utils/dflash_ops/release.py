@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import cut, files, space
-from .environment_build import exchange
-from .errors import OpsError
-from .fingerprint import Drift, digest, folded
-from .paths import Layout
+from .core import disk, files, truncate
+from .core.errors import OpsError
+from .core.paths import Layout
+from .core.tree_manifest import Drift, digest, folded
+from .environment.build import exchange
 
 RECORD_NAME = "release.json"
 GOOD_ID = re.compile(r"[0-9a-f]{7,40}(\+dirty\.[0-9a-f]{8,64})?")
@@ -58,7 +58,7 @@ def inspect(layout: Layout, wanted: Wanted) -> tuple[str, list[Drift]]:
     Raises:
         OpsError: the root is a file, or the box has another tree under this id.
     """
-    space.refuse_file(layout.root, "dflash_root")
+    disk.refuse_file(layout.root, "dflash_root")
     record = files.read_json(layout.release(wanted.release_id) / RECORD_NAME)
     if not record:
         return "missing", []
@@ -105,7 +105,7 @@ def refusal(wanted: Wanted, drift: list[Drift]) -> OpsError:
     """Say that a release was changed in place, file by file."""
     lines = [str(one) for one in folded(drift)]
     return OpsError(
-        f"The release {wanted.release_id} was changed on the box: {cut.listed(lines, 30)}.",
+        f"The release {wanted.release_id} was changed on the box: {truncate.listed(lines, 30)}.",
         remedy="commit the change and deploy it, or -e trainer_release_heal=true places the committed files again",
         facts={"drift": [dataclasses.asdict(one) for one in drift]},
     )

@@ -1,0 +1,25 @@
+"""Asks for the report of a run, prints it, and writes the JSON object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.loader import action_loader
+
+action_loader.get("dflash_base", class_only=True)
+
+from dflash_controller import screens
+from dflash_controller.info_action import InfoAction
+
+
+class ActionModule(InfoAction):
+    """One look, as dflash_status_info takes it."""
+
+    render = staticmethod(screens.report_markdown)
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the module's result with `markdown`, the lines of the report."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        if "answer" in result:
+            result["markdown"] = self.screen(result)
+        return result

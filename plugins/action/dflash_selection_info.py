@@ -1,0 +1,34 @@
+"""Names the release from the checkout here, and lets the box name the environment of the lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.loader import action_loader
+
+action_loader.get("dflash_base", class_only=True)
+
+from dflash_controller import checkout
+from dflash_controller.action_base import DflashAction
+from dflash_ops.core.errors import OpsError
+
+
+class ActionModule(DflashAction):
+    """One remote call."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send the lock and the release's name; the box adds the rest."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        lock = Path(arguments["lock_file"]).expanduser().resolve()
+        arguments["lock"], arguments["lock_name"] = lock.read_text(), lock.name
+        try:
+            arguments["release_id"] = checkout.release_id(
+                self.repo,
+                str(arguments.get("version") or "HEAD"),
+                allow_dirty=bool(arguments.get("allow_dirty")),
+            )
+        except OpsError as error:
+            return {**result, "failed": True, "msg": str(error)}
+        return {**result, **self._execute_module(module_args=arguments, task_vars=task_vars)}

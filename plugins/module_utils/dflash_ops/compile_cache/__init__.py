@@ -1,0 +1,1 @@
+"""The compile cache of one environment on one GPU model: prewarm, check, archive and restore."""

@@ -1,0 +1,90 @@
+"""What lies in a compile cache, against the record that a proof left there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..core import files
+
+RECORD = "cache.json"
+NO_FILES = (".lock", ".tmp")
+# Which configuration of a Triton kernel was the fastest. Where inductor tries variants of a reduction at every start,
+# it measures them again in each process and writes the file anew: other bytes are no damage.
+REMEASURED = ".best_config"
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return cache.json; empty when there is none, or when it is damaged itself."""
+    value = files.read_json(folder / RECORD)
+    return value if isinstance(value, dict) and _well_formed(value) else {}
+
+
+def _well_formed(value: Mapping[str, Any]) -> bool:
+    if not all(isinstance(value.get(key), str) for key in ("env_id", "hardware")):
+        return False
+    listed, shapes = value.get("files"), value.get("shapes")
+    if not isinstance(listed, dict) or not isinstance(shapes, dict):
+        return False
+    return all(_inside(name) and _is_row(row) for name, row in listed.items()) and all(
+        isinstance(shape, dict) for shape in shapes.values()
+    )
+
+
+def _inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, list) and len(row) == 2 and isinstance(row[0], int) and isinstance(row[1], str)
+
+
+def has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(True for _ in kept_files(folder))
+
+
+def kept_files(folder: Path) -> Iterator[Path]:
+    """Yield the files that hold something: no locks, no half-written ones, not the record."""
+    for path in files.walk_files(folder):
+        below = path.relative_to(folder)
+        if path.is_symlink() or path.name == RECORD or path.name.endswith(NO_FILES) or "locks" in below.parts:
+            continue
+        yield path
+
+
+def manifest(folder: Path) -> dict[str, list[Any]]:
+    """Return `{relative path: [bytes, sha256]}`."""
+    return {
+        path.relative_to(folder).as_posix(): [path.stat().st_size, files.file_sha256(path)]
+        for path in kept_files(folder)
+    }
+
+
+def damaged(folder: Path, listed: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the recorded files that are gone, have another size, or other bytes."""
+    for name, (size, digest) in listed.items():
+        path = folder / name
+        try:
+            same = path.stat().st_size == size and files.file_sha256(path) == digest
+            if not (same or (path.suffix == REMEASURED and _is_configuration(path))):
+                yield name
+        except OSError:
+            yield name
+
+
+def _is_configuration(path: Path) -> bool:
+    """Whether a file is whole: a JSON object that says of which kernel it is."""
+    try:
+        told = json.loads(path.read_text())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(told, dict) and "configs_hash" in told
+
+
+def foreign(folder: Path, uid: int) -> Path | None:
+    """Return the first folder or file that does not belong to `uid`: whoever made it may not let us replace it."""
+    owned = (path for path in (folder, *folder.rglob("*")) if path.lstat().st_uid != uid)
+    return next(owned, None)

@@ -1,0 +1,1 @@
+"""Immutable Python environments: inspection, build, self-test and drift."""

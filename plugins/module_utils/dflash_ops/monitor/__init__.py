@@ -1,0 +1,1 @@
+"""Run status, health, logs and named failures, read from outside the training process."""

@@ -1,0 +1,1 @@
+"""The Proxmox host and its container: pct commands, configuration and provisioning."""

@@ -1,0 +1,53 @@
+#!/usr/bin/python
+"""See DOCUMENTATION."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dflash_runs_info
+short_description: The runs of a box
+description:
+  - Lists runs with label, start, duration, steps, best speed and end state.
+extends_documentation_fragment: [dflash_box, dflash_box.answer]
+options:
+  last:
+    description: Only the newest so many; 0 for all.
+    type: int
+    default: 0
+"""
+
+EXAMPLES = r"""
+- name: List the runs
+  dflash_runs_info:
+    root: /opt/dflash
+"""
+
+RETURN = r"""
+answer:
+  description: What other programs read; O(json_out) gets the same.
+  returned: success
+  type: dict
+  sample: {ok: true, runs: [{run_id: 20260131T120000Z-demo, state: finished, step: 400}], problems: []}
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.dflash_module import ANSWER, run_module
+from ansible.module_utils.dflash_ops.core.paths import Layout
+from ansible.module_utils.dflash_ops.history import run_history
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    **ANSWER,
+    "last": {"type": "int", "default": 0},
+}
+
+
+def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
+    """List the runs."""
+    listed = run_history.listing(layout, last=module.params["last"])
+    return {"answer": {"ok": True, "problems": [], "runs": listed}}
+
+
+if __name__ == "__main__":
+    run_module(ARGUMENTS, act)

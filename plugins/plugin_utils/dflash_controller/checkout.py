@@ -1,0 +1,155 @@
+"""The controller's checkout: which commit, is trainer/ committed, and its archive."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from dflash_ops.core import files, truncate
+from dflash_ops.core.errors import OpsError
+from dflash_ops.release import Wanted, unpack
+
+SHORT = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """trainer/ as it will be pushed.
+
+    Args:
+        wanted: its name and tree hash.
+        archive: tar of trainer/.
+    """
+
+    wanted: Wanted
+    archive: Path
+
+
+def git(repo: Path, *arguments: str) -> str:
+    """Return what git says.
+
+    Raises:
+        OpsError: with git's own words.
+    """
+    try:
+        done = subprocess.run(["git", "-C", str(repo), *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise OpsError("git is not on the controller.", remedy="install git") from None
+    if done.returncode != 0:
+        raise OpsError(
+            f"git {' '.join(arguments[:2])} failed in {repo}: {done.stderr.strip()}",
+            remedy="the release is made from a git checkout; clone the repository",
+        )
+    return done.stdout
+
+
+def changes(repo: Path) -> list[str]:
+    """Return the files below trainer/ that are not as committed, as `git status` writes them."""
+    return git(repo, "status", "--porcelain", "--untracked-files=all", "--", "trainer").splitlines()
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What of the checkout an operator asked for.
+
+    Args:
+        commit: its id.
+        dirty: files of trainer/ that are not committed, and are to be taken.
+    """
+
+    commit: str
+    dirty: tuple[str, ...]
+
+
+def choose(repo: Path, version: str, *, allow_dirty: bool) -> Choice:
+    """Judge what was asked for.
+
+    Args:
+        repo: the checkout.
+        version: commit, branch or tag; a dirty tree matters only when this is what is checked out.
+        allow_dirty: take files that are not committed; the release's name says so.
+
+    Raises:
+        OpsError: no such commit, or files are not committed.
+    """
+    commit = commit_of(repo, version)
+    if not commit:
+        raise OpsError(
+            f"trainer_release_version={version} is no commit of {repo}.", remedy="give a branch, tag or commit"
+        )
+    checked_out = commit == git(repo, "rev-parse", "HEAD").strip()
+    dirty = changes(repo) if checked_out else []
+    if dirty and not allow_dirty:
+        names = [line[3:] for line in dirty]
+        raise OpsError(
+            f"{len(dirty)} file(s) of trainer/ are not committed: {truncate.listed(names, 10, between=', ')}.",
+            remedy="commit them, or -e trainer_release_allow_dirty=true takes them and names the release +dirty "
+            "(with make: make deploy ARGS='-e trainer_release_allow_dirty=true')",
+        )
+    return Choice(commit, tuple(dirty))
+
+
+def release_id(repo: Path, version: str, *, allow_dirty: bool) -> str:
+    """Return the name of the release; only one that is not committed has to be packed for it.
+
+    Raises:
+        OpsError: as `choose`.
+    """
+    chosen = choose(repo, version, allow_dirty=allow_dirty)
+    if not chosen.dirty:
+        return chosen.commit[:SHORT]
+    with tempfile.TemporaryDirectory(prefix="dflash-release-") as folder:
+        return snapshot(repo, version, Path(folder), allow_dirty=True).wanted.release_id
+
+
+def snapshot(repo: Path, version: str, folder: Path, *, allow_dirty: bool) -> Snapshot:
+    """Make the archive of trainer/ in `folder`.
+
+    Raises:
+        OpsError: as `choose`.
+    """
+    chosen = choose(repo, version, allow_dirty=allow_dirty)
+    archive = folder / "trainer.tar.gz"
+    if chosen.dirty:
+        pack(repo, archive)
+    else:
+        git(repo, "archive", "--format=tar.gz", f"--output={archive}", chosen.commit, "trainer")
+    tree = tree_of(archive)
+    suffix = f"+dirty.{tree[:SHORT]}" if chosen.dirty else ""
+    subject = git(repo, "log", "-1", "--format=%s", chosen.commit).strip()
+    return Snapshot(
+        Wanted(release_id=chosen.commit[:SHORT] + suffix, commit=chosen.commit, tree_hash=tree, subject=subject),
+        archive,
+    )
+
+
+def commit_of(repo: Path, version: str) -> str:
+    """Return the commit id of a name; empty when git knows none."""
+    git(repo, "rev-parse", "--git-dir")
+    try:
+        return git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{version}^{{commit}}").strip()
+    except OpsError:
+        return ""
+
+
+def pack(repo: Path, archive: Path) -> None:
+    """Write a tar of trainer/ as it lies in the work tree, without what git ignores."""
+    names = git(repo, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "trainer").split("\0")
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in sorted(set(filter(None, names))):
+            if os.path.lexists(repo / name):
+                tar.add(repo / name, arcname=name, recursive=False)
+
+
+def tree_of(archive: Path) -> str:
+    """Return the tree hash of what an archive unpacks to."""
+    with tempfile.TemporaryDirectory() as folder:
+        unpack(archive, Path(folder))
+        top = Path(folder) / "trainer"
+        if not top.is_dir():
+            raise OpsError("The commit has no trainer/ folder.", remedy="choose a commit that has one")
+        return files.tree_hash(top)

@@ -1,0 +1,85 @@
+"""The role compile_cache: when a launch may leave its step out, and what is said of an archive before it travels."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dflash_controller import inventory
+from dflash_ops.core import files
+
+PLAY = """
+- hosts: localhost
+  gather_facts: false
+  vars_files:
+    - {role}/defaults/main.yml
+    - {role}/vars/main.yml
+  tasks:
+    - ansible.builtin.set_fact:
+        dflash_ready: {{cache: {warm}}}
+        cacheable: true
+      tags: [always]
+    - ansible.builtin.debug:
+        msg: "idle={{{{ __compile_cache_idle | bool }}}}"
+      tags: [always, warmup, launch, compile_cache_prewarm, env]
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "warm", "idle"),
+    [
+        (["--tags", "launch"], True, True),
+        (["--tags", "launch,verify", "-e", "compile_cache_wipe=false"], True, True),
+        (["--tags", "launch"], False, False),
+        ([], True, False),
+        (["--tags", "warmup"], True, False),
+        (["--tags", "launch,warmup"], True, False),
+        (["--tags", "compile_cache_prewarm"], True, False),
+        (["--tags", "launch", "-e", "compile_cache_wipe=true"], True, False),
+        (["--tags", "launch", "-e", "compile_cache_archive=true"], True, False),
+        (["--tags", "launch", "-e", "compile_cache_fetch=caches"], True, False),
+        (["--tags", "launch", "-e", "compile_cache_restore=a.tar.zst"], True, False),
+        (["--tags", "launch", "-e", "compile_cache_archived=/a.tar.zst"], True, False),
+        (["--tags", "launch", "-e", "compile_cache_select=false"], True, False),  # names of an earlier play
+    ],
+    ids=str,
+)
+def test_only_a_launch_leaves_a_warm_cache_alone(
+    repo: Path, tmp_path: Path, typed: list[str], warm: bool, idle: bool
+) -> None:
+    play = tmp_path / "play.yml"
+    play.write_text(PLAY.format(role=repo / "roles/compile_cache", warm=str(warm).lower()))
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    done = subprocess.run(
+        [program, "-i", "localhost,", "-c", "local", str(play), *typed],
+        cwd=repo,
+        env={**os.environ, "ANSIBLE_CONFIG": str(repo / "ansible.cfg")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"idle={idle}" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("note", "told"),
+    [
+        ({"sha256": ""}, "has no note a.tar.zst.json beside it"),
+        ([], "has no note a.tar.zst.json beside it"),
+        ({"sha256": "0" * 64}, "is damaged: its sha256 is not the one of its note"),
+    ],
+    ids=["empty", "none", "other"],
+)
+def test_archive_is_judged_before_it_travels(tmp_path: Path, note: object, told: str) -> None:
+    archive = tmp_path / "a.tar.zst"
+    assert "is no file on the controller" in inventory.meaning_problems("compile_cache_restore", str(archive))[0]
+    archive.write_bytes(b"bytes")
+    (tmp_path / "a.tar.zst.json").write_text(json.dumps(note))
+    assert told in inventory.meaning_problems("compile_cache_restore", str(archive))[0]
+    files.write_json(tmp_path / "a.tar.zst.json", {"sha256": files.file_sha256(archive)})
+    assert inventory.meaning_problems("compile_cache_restore", str(archive)) == []
+    assert "give a folder" in inventory.meaning_problems("compile_cache_fetch", str(archive))[0]
