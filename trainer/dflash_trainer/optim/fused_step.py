@@ -41,8 +41,17 @@ def fused_step(
     `weight` is bf16, `lower` the int16 that makes it fp32 (`split_fp32`).
     """
     update = compiler.compiled(_update, any_size=True) if weight.is_cuda else _update
-    flat = (x.view(-1) for x in (weight.view(torch.int16), lower, first, second, gradient))
-    update(*flat, numbers, betas=betas, eps=eps, weight_decay=weight_decay)
+    update(
+        weight.view(torch.int16).view(-1),
+        lower.view(-1),
+        first.view(-1),
+        second.view(-1),
+        gradient.view(-1),
+        numbers,
+        betas=betas,
+        eps=eps,
+        weight_decay=weight_decay,
+    )
 
 
 def _update(
