@@ -54,7 +54,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
     set_cache_folders(arguments.cache_dir)
     import torch
-    from dflash_trainer import compile_guard
+    from dflash_trainer import compilation
     from dflash_trainer.bench.drafter import DrafterBench
     from dflash_trainer.bench.measure import machine, time_unbroken
     from dflash_trainer.config_file import load_config
@@ -62,7 +62,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     fixed = ["drafter.devices=['cuda:0']", "data.buckets=[4096]"]
     config = load_config(arguments.config, [*fixed, *arguments.set])
     device = torch.device("cuda:0")
-    compile_guard.configure_thread(1, 1)
+    compilation.configure_thread(1)
     bench = DrafterBench(config, config.data.buckets[-1], device)
     for _ in range(6):
         bench.step()

@@ -45,11 +45,11 @@ def candidates() -> list[tuple[int, dict[str, int]]]:
 def measure(tile: int, options: dict[str, int], length: int, window: int) -> dict[str, Any]:
     """Milliseconds of forward and of backward."""
     import torch
+    from dflash_trainer.compilation import WorkerCompiler
     from dflash_trainer.model import attention, mask_tiles
     from dflash_trainer.model.anchors import draw_anchors
 
     torch._dynamo.reset()
-    attention.compile_once.__globals__["_state"].compiled.clear()
     mask_tiles.TILE = attention.TILE = tile
     attention.KERNEL_OPTIONS.clear()
     attention.KERNEL_OPTIONS.update(options)
@@ -65,8 +65,9 @@ def measure(tile: int, options: dict[str, int], length: int, window: int) -> dic
         for s in shapes
     )
     gradient = torch.randn_like(q)
-    forward = timed(lambda: attention.attend(q, k, v, visible))
-    both = timed(lambda: torch.autograd.grad(attention.attend(q, k, v, visible), (q, k, v), gradient))
+    flex = WorkerCompiler().compiled(attention.flex_over_tiles)
+    forward = timed(lambda: attention.attend(q, k, v, visible, flex))
+    both = timed(lambda: torch.autograd.grad(attention.attend(q, k, v, visible, flex), (q, k, v), gradient))
     found = {"forward_ms": forward, "backward_ms": round(both - forward, 3)}
     return {"tile": tile, "options": options, "window": window, **found}
 

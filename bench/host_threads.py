@@ -43,7 +43,7 @@ def main() -> int:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Host and total time of one call of each kind, and rates with all threads at once."""
     import torch
-    from dflash_trainer import compile_guard
+    from dflash_trainer import compilation
     from dflash_trainer.bench.drafter import DrafterBench
     from dflash_trainer.bench.measure import machine, time_call
     from dflash_trainer.config_file import load_config
@@ -54,7 +54,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     places = ["target.devices=['cuda:0']", "drafter.devices=['cuda:0']"]
     sizes = [f"data.buckets=[{LENGTH}]", f"data.batch_tokens={LENGTH}", f"objective.num_anchors={ANCHORS}"]
     config = load_config(arguments.config, [*places, *sizes, "optimizer.state_dtype=bfloat16"])
-    compile_guard.configure_thread(1, 4)
+    compilation.configure_thread(4)
     first = load_target(config, device)
     targets = [Target(first.forward, device, first.dtype, lambda: None, graphed=True) for _ in range(arguments.targets)]
     for target in targets:
@@ -64,7 +64,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     for drafter in drafters:
         drafter.step()
         drafter.step()
-    compile_guard.forbid_recompiles()
+    compilation.forbid_recompiles()
     states = torch.empty(1, LENGTH, first.width, dtype=first.dtype, device=device)
     alone = {
         "target_graph": time_call(lambda: targets[0].capture(ids), device, repeats=20),
@@ -108,9 +108,9 @@ def together(targets: list[Any], drafters: list[Any], seconds: float) -> dict[st
 
 def _loop(call: Any, number: int, counts: list[int], stop: threading.Event) -> None:
     import torch
-    from dflash_trainer import compile_guard
+    from dflash_trainer import compilation
 
-    compile_guard.configure_thread()
+    compilation.configure_thread()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         while not stop.is_set():

@@ -9,7 +9,7 @@ import torch
 from dflash_trainer.config import Config, DrafterConfig, RuntimeConfig, TargetConfig
 from dflash_trainer.errors import ConfigError, InputError
 from dflash_trainer.model import Drafter, build_drafter
-from dflash_trainer.model.attention import BlockLayout, visibility
+from dflash_trainer.model.attention import BlockLayout, flex_over_tiles, visibility
 from dflash_trainer.model.drafter import block_positions
 from dflash_trainer.model.layer import DecoderLayer, attend_and_feed, project, spread_over_slots
 from dflash_trainer.model.rope import rope_tables
@@ -46,7 +46,7 @@ def run_layer(drafter: Drafter, slots: Tensor, states: Tensor, anchors: Tensor) 
     visible = visibility(anchors, anchors > 0, BlockLayout(CONTEXT, BLOCK, window))
     weights = layer.weights()
     projected = project(slots, drafter.context(states), weights, cos, sin, head_dim=width, eps=eps)
-    output = attend_and_feed(slots, projected, weights, visible, eps=eps, drop_anchor=False)
+    output = attend_and_feed(slots, projected, weights, visible, flex_over_tiles, eps=eps, drop_anchor=False)
     return output.view(anchors.shape[1], BLOCK, -1)
 
 

@@ -6,8 +6,9 @@ import shutil
 
 import pytest
 import torch
+from dflash_trainer.compilation import WorkerCompiler
 from dflash_trainer.model.anchors import draw_anchors
-from dflash_trainer.model.attention import BlockLayout, Visibility, attend, visibility
+from dflash_trainer.model.attention import BlockLayout, Visibility, attend, flex_over_tiles, visibility
 from dflash_trainer.model.mask_tiles import mask_tiles
 from dflash_trainer.model.masks import dense_mask
 from dflash_trainer.objective import vocabulary
@@ -38,8 +39,10 @@ def tensors(layout: BlockLayout, device: str) -> list[torch.Tensor]:
 def test_forward_on_the_cpu(layout: BlockLayout) -> None:
     tiles, table = both(layout, "cpu")
     q, k, v = (x.detach() for x in tensors(layout, "cpu"))
+    flex = WorkerCompiler().compiled(flex_over_tiles)
     with torch.no_grad():
-        torch.testing.assert_close(attend(q, k, v, tiles), attend(q, k, v, table), rtol=1e-4, atol=1e-5)
+        found, expected = attend(q, k, v, tiles, flex), attend(q, k, v, table, flex)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu
@@ -48,8 +51,9 @@ def test_forward_on_the_cpu(layout: BlockLayout) -> None:
 def test_forward_and_gradients_on_a_gpu(layout: BlockLayout) -> None:
     _, table = both(layout, "cuda")
     inputs = tensors(layout, "cuda")
-    found = attend(*inputs, visibility(table.anchors_RN, table.valid_RN, layout))
-    expected = attend(*(x.double() for x in inputs), table).float()
+    flex = WorkerCompiler().compiled(flex_over_tiles)
+    found = attend(*inputs, visibility(table.anchors_RN, table.valid_RN, layout), flex)
+    expected = attend(*(x.double() for x in inputs), table, flex).float()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     direction = torch.randn_like(found)
     for mine, plain in zip(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from dflash_trainer.compile_guard import compile_once
+from dflash_trainer.compilation import WorkerCompiler
 from dflash_trainer.config import OptimizerConfig
 from dflash_trainer.errors import ExitCode
 from dflash_trainer.optim import fused_step
@@ -32,7 +32,8 @@ def test_equals_adamw_with_masters(borrows: bool) -> None:
     """Ten clipped steps with decay: masters as torch's AdamW leaves them, replicas their bf16 copies."""
     config = OptimizerConfig(weight_decay=0.1)
     replica = weights(0)
-    fused, plain = FusedMasters(replica, config, borrows=borrows), Masters(weights(0), config)
+    fused = FusedMasters(replica, config, borrows=borrows, compiler=WorkerCompiler())
+    plain = Masters(weights(0), config)
     generator = torch.Generator().manual_seed(1)
     for step in range(10):
         gradients = {name: torch.randn(w.shape, generator=generator).bfloat16() for name, w in replica.items()}
@@ -55,7 +56,7 @@ def test_equals_adamw_with_masters(borrows: bool) -> None:
 def test_state_survives_saving_and_loading() -> None:
     """The same names as Masters', and a loaded optimizer goes on as the saved one."""
     config = OptimizerConfig()
-    first, second = (FusedMasters(weights(0), config, borrows=True) for _ in range(2))
+    first, second = (FusedMasters(weights(0), config, borrows=True, compiler=WorkerCompiler()) for _ in range(2))
     gradient = {name: torch.ones_like(w) for name, w in weights(0).items()}
     first.borrow(gradient)
     first.update(lr=1e-2, scale=1.0)
@@ -70,7 +71,7 @@ def test_state_survives_saving_and_loading() -> None:
 
 
 def test_only_bf16_on_cuda_is_fused() -> None:
-    assert type(make_masters(weights(0), OptimizerConfig(), borrows=True)) is Masters
+    assert type(make_masters(weights(0), OptimizerConfig(), borrows=True, compiler=WorkerCompiler())) is Masters
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.0])
@@ -89,7 +90,7 @@ def test_scale_on_the_device_is_that_of_the_host(norm: float, clip: float) -> No
 def test_a_norm_that_is_not_finite_changes_nothing(bad: float, clip: float) -> None:
     config = OptimizerConfig(weight_decay=0.1)
     replica = weights(0)
-    masters = FusedMasters(replica, config, borrows=True)
+    masters = FusedMasters(replica, config, borrows=True, compiler=WorkerCompiler())
     good = {name: torch.ones_like(w) for name, w in replica.items()}
     masters.borrow(good)
     masters.update(lr=1e-2, scale=0.5)
@@ -121,7 +122,7 @@ def test_both_halves_are_the_fp32_number() -> None:
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
 def test_the_compiled_kernel_keeps_everything_at_a_scale_of_nan() -> None:
     """The code that a GPU runs, compiled for the CPU."""
-    compiled = compile_once(fused_step._update, any_size=True)
+    compiled = WorkerCompiler().compiled(fused_step._update, any_size=True)
     generator = torch.Generator().manual_seed(2)
     for scale, size in ((0.5, 32), (math.nan, 48)):
         upper, lower = split(torch.rand(size, generator=generator))
@@ -146,8 +147,8 @@ class _ReadFirst(FusedMasters):
 def run_with(tiny: TinyRun, monkeypatch: pytest.MonkeyPatch, kind: type[FusedMasters], name: str, *more: str) -> Any:
     """A run on the CPU with a GPU's masters."""
 
-    def make(replica: Mapping[str, torch.Tensor], config: OptimizerConfig, *, borrows: bool) -> Masters:
-        return kind(replica, config, borrows=borrows)
+    def make(replica: Mapping[str, torch.Tensor], config: OptimizerConfig, **options: Any) -> Masters:
+        return kind(replica, config, **options)
 
     monkeypatch.setattr(exchange, "make_masters", make)
     assert tiny.train(name, "drafter.dtype=bfloat16", "optimizer.max_steps=6", *more) == ExitCode.FINISHED

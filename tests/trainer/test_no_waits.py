@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from dflash_trainer import compile_guard
+from dflash_trainer import compilation
 from dflash_trainer.bench.drafter import DrafterBench
 from dflash_trainer.config_file import load_config
 from tiny_runs import REPO
@@ -32,7 +32,7 @@ def waits_are_errors(device: str) -> Iterator[None]:
 
 def bench(device: str) -> DrafterBench:
     """A small drafter, with a GPU's kernels where there is one."""
-    compile_guard.configure_thread()
+    compilation.configure_thread()
     values = {
         "target.path": '"random:qwen3.6-tiny"',
         "drafter.mask_token_id": "255",
@@ -61,9 +61,9 @@ def test_a_step_is_launched_without_a_wait(device: str) -> None:
     made = bench(device)
     made.step()
     made.step()
-    compiled = compile_guard.compiled_graphs()
+    compiled = compilation.compiled_graphs()
     before = masters_of(made)
     with waits_are_errors(device):
         made.step()
-    assert compile_guard.compiled_graphs() == compiled
+    assert compilation.compiled_graphs() == compiled
     assert all(not torch.equal(master, before[name]) for name, master in masters_of(made).items())

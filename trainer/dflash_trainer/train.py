@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from dflash_trainer import compile_guard
+from dflash_trainer import compilation
 from dflash_trainer.boxes import Boxes
 from dflash_trainer.checkpoint import CheckpointStore, CheckpointWriter
 from dflash_trainer.config import Config
@@ -98,7 +98,7 @@ def _train(
     store = CheckpointStore(options.run_dir / "checkpoints")
     checkpoint = find_checkpoint(store, options.resume_from, _say) if boxes.leads else None
 
-    compile_guard.install()
+    compilation.install_guards()
     share_cores(sum(device == "cpu" for device in config.target.devices + config.drafter.devices))
     targets = _load_targets(config, state)
     pipeline = Pipeline(config, targets, boxes)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dflash_trainer import compile_guard
+from dflash_trainer import compilation
 from dflash_trainer.checkpoint import CheckpointWriter, Snapshot
 from dflash_trainer.config import Config
 from dflash_trainer.data.stream import StreamRange, evaluates_at
@@ -81,7 +81,7 @@ class Trainer:
             evaluate_every=config.evaluation.every_steps if dataset.evaluation_plan else 0,
         )
         self._memory = GpuMemoryWatch(config.devices)
-        self._graphs = compile_guard.compiled_graphs()
+        self._graphs = compilation.compiled_graphs()
         self._pace = 0.0
         self._target_rate = 0.0
 
@@ -176,7 +176,7 @@ class Trainer:
             "workers": [use._asdict() | {"name": name} for name, use in self.pipeline.worker_use().items()],
             "device_allocs": {gpu["device"]: gpu["device_allocations"] for gpu in memory},
             "device_frees": {gpu["device"]: gpu["device_frees"] for gpu in memory},
-            "recompiles": compile_guard.compiled_graphs() - self._graphs,
+            "recompiles": compilation.compiled_graphs() - self._graphs,
             "skipped_batches": self.position.skipped_batches,
             "skipped_samples": self.position.skipped_samples,
             "samples": [sample for report in reports for sample in report.sample_ids],

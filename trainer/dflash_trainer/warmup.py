@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dflash_trainer import compile_guard
+from dflash_trainer import compilation
 from dflash_trainer.model import Drafter, build_drafter
 from dflash_trainer.model.anchors import draw_anchors
 from dflash_trainer.objective import draft_loss
@@ -65,19 +65,18 @@ def warm(
 ) -> list[ShapeTime]:
     """Run every worker once on every bucket, in this thread.
 
-    Afterwards no call of a run compiles: `compile_guard.forbid_recompiles()` may be set. Gradients are cleared.
+    Afterwards no call of a run compiles: `compilation.forbid_recompiles()` may be set. Gradients are cleared.
     Raises CompileError when something does not compile.
     """
-    compile_guard.install()
-    devices = {str(target.device) for target in targets} | {str(site.device) for site in drafters}
-    compile_guard.configure_thread(len(devices), len(config.data.buckets))
+    compilation.install_guards()
+    compilation.configure_thread(len(config.data.buckets))
     steps = [*_target_steps(config, targets), *_drafter_steps(config, drafters)]
     times, doing = [], "compiling" if compiles(config) else "running"
     for number, step in enumerate(steps, start=1):
         where = f"{number}/{len(steps)} {step.worker} {step.device} S={step.bucket} {step.what}"
         say(f"{doing} {where}")
         started = time.perf_counter()
-        with compile_guard.named_compile_failures():
+        with compilation.named_compile_failures():
             step.run()
         _finish(step.device)
         seconds = time.perf_counter() - started
@@ -97,13 +96,13 @@ def run_warmup(config: Config, report: Path, *, say: Say = print) -> dict[str, A
     The cache folders come from the environment and must have been set before torch was imported.
     """
     started = time.perf_counter()
-    before = compile_guard.cache_counters()
+    before = compilation.cache_counters()
     targets = [load_target(config, device) for device in config.target.devices]
     drafters = [place_drafter(config, targets[0], device) for device in config.drafter.devices]
     loaded = time.perf_counter()
     shapes = warm(config, targets, drafters, say=say)
     warm_optimizer(config, drafters, say=say)
-    counters = {name: value - before[name] for name, value in compile_guard.cache_counters().items()}
+    counters = {name: value - before[name] for name, value in compilation.cache_counters().items()}
     result = {
         "ok": True,
         "seconds": round(time.perf_counter() - loaded, 3),
@@ -127,8 +126,13 @@ def warm_optimizer(config: Config, drafters: Sequence[DrafterSite], *, say: Say 
             say(f"compiling optimizer[{number}] {site.device}")
             _enter(site.device)
             weights = dict(site.drafter.named_parameters())
-            with compile_guard.named_compile_failures():
-                make_masters({name: weights[name] for name in names}, config.optimizer, borrows=len(drafters) == 1)
+            with compilation.named_compile_failures():
+                make_masters(
+                    {name: weights[name] for name in names},
+                    config.optimizer,
+                    borrows=len(drafters) == 1,
+                    compiler=site.drafter.compiler,
+                )
             _finish(site.device)
 
 
@@ -140,7 +144,7 @@ def place_drafter(config: Config, target: Target, device: str) -> DrafterSite:
     drafter = build_drafter(config, target.shape).to(device=place, dtype=dtype)
     embed = target.embed_weight.to(device=place, dtype=dtype)
     head = embed if target.head_weight is target.embed_weight else target.head_weight.to(device=place, dtype=dtype)
-    return DrafterSite(drafter, place, embed, prepared_head(head, config.objective))
+    return DrafterSite(drafter, place, embed, prepared_head(head, config.objective, drafter.compiler))
 
 
 def _target_steps(config: Config, targets: Sequence[Target]) -> Iterator[_Step]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dflash_trainer import compile_guard
+from dflash_trainer import compilation
 from dflash_trainer.arriving import Arriving
 from dflash_trainer.bench.measure import (
     allocated_gb,
@@ -47,7 +47,7 @@ class DrafterBench:
         self.drafter = _drafter_on(config, target, device, self.dtype)
         self.generator = torch.Generator(device).manual_seed(config.runtime.seed)
         self.embed, self.head_weight = (self._random(target.vocab_size, target.hidden_size, std=0.02) for _ in range(2))
-        self.head = prepared_head(self.head_weight, config.objective)
+        self.head = prepared_head(self.head_weight, config.objective, self.drafter.compiler)
         if config.objective.head_precision == "fp8":
             self.head_weight = torch.empty(0, device=device)
         rows = config.data.batch_size(length)
@@ -55,7 +55,9 @@ class DrafterBench:
         self.states = self._random(rows, length, width)
         self.input_ids = torch.randint(target.vocab_size, (rows, length), device=device, generator=self.generator)
         self.loss_mask = torch.ones(rows, length, dtype=torch.bool, device=device)
-        self.masters = make_masters(dict(self.drafter.named_parameters()), config.optimizer, borrows=True)
+        self.masters = make_masters(
+            dict(self.drafter.named_parameters()), config.optimizer, borrows=True, compiler=self.drafter.compiler
+        )
 
     def forward(self) -> Tensor:
         """Loss of the batch with fresh anchors."""
@@ -117,7 +119,7 @@ class DrafterBench:
 def bench_drafter(config: Config, repeats: int) -> dict[str, Any]:
     """Step time, its parts, memory and loss for each bucket. Random weights; every step draws new anchors."""
     device = torch.device(config.drafter.devices[0])
-    compile_guard.configure_thread(1, len(config.data.buckets))
+    compilation.configure_thread(len(config.data.buckets))
     results = [_bench_length(config, length, device, repeats) for length in config.data.buckets]
     return {"stage": "drafter", **machine(device), "results": results}
 
@@ -129,7 +131,7 @@ def _bench_length(config: Config, length: int, device: torch.device, repeats: in
     wait(device)
     first = time.perf_counter() - started
     bench.step()
-    compiled = compile_guard.compiled_graphs()
+    compiled = compilation.compiled_graphs()
     reset_peak(device)
     whole = time_call(bench.step, device, repeats=repeats)
     peak = peak_gb(device)
@@ -156,7 +158,7 @@ def _bench_length(config: Config, length: int, device: torch.device, repeats: in
         "peak_gb": peak,
         "memory_gb": _memory(bench, device),
         "first_step_s": round(first, 2),
-        "recompiles": compile_guard.compiled_graphs() - compiled,
+        "recompiles": compilation.compiled_graphs() - compiled,
     }
 
 

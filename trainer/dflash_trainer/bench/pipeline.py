@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dflash_trainer import compile_guard
+from dflash_trainer import compilation
 from dflash_trainer.bench.measure import machine, time_call
 from dflash_trainer.boxes import Boxes
 from dflash_trainer.data.arrow import write_samples
@@ -38,7 +38,7 @@ def bench_pipeline(config: Config, repeats: int) -> dict[str, Any]:
     """Steps of the whole pipeline against its slower stage alone. Keeps no checkpoint."""
     with tempfile.TemporaryDirectory(prefix="dflash-bench-") as folder, ExitStack() as closing:
         config = _with_random_data(config, Path(folder), repeats + _SETTLING)
-        compile_guard.install()
+        compilation.install_guards()
         started = time.perf_counter()
         targets = [load_target(config, device) for device in config.target.devices]
         pipeline = Pipeline(config, targets, Boxes())
@@ -52,7 +52,7 @@ def bench_pipeline(config: Config, repeats: int) -> dict[str, Any]:
     return _figures(config, rows[_SETTLING:], alone) | {
         "load_s": round(loaded - started, 2),
         "warmup_s": round(warmed - loaded, 2),
-        "cache": compile_guard.cache_counters(),
+        "cache": compilation.cache_counters(),
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dflash_trainer import compile_guard
+from dflash_trainer import compilation
 from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call, wait
 from dflash_trainer.target import Target, load_target
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def bench_target(config: Config, repeats: int) -> dict[str, Any]:
     """Forward time with and without CUDA graphs, host time and memory for each bucket."""
     device = torch.device(config.target.devices[0])
-    compile_guard.configure_thread(1, len(config.data.buckets))
+    compilation.configure_thread(len(config.data.buckets))
     started = time.perf_counter()
     target = load_target(config, device)
     wait(device)

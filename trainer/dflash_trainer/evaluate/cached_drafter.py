@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dflash_trainer.compile_guard import compile_once
 from dflash_trainer.evaluate.memory import AttentionMemory, block_of_positions
 from dflash_trainer.model.layer import DecoderLayer, LayerWeights, keys_and_values, mix_and_feed, queries, rms_norm
 from dflash_trainer.model.rope import rope_tables
@@ -59,12 +58,15 @@ class CachedDrafter:
         seen = {window: self._visible(positions, window) for window in self._windows}
         x = functional.embedding(torch.cat((token_1, self._masks)), self._embed)[None]
         for number, (w, memory) in enumerate(zip(self._weights, self._memories, strict=True)):
-            q, k, v = _function(_project, compiled)(x, w, cos, sin, **self._sizes)
+            q, k, v = self._function(_project, compiled)(x, w, cos, sin, **self._sizes)
             memory.write(positions, k, v)
             mixed = memory.attend(q, seen[self.shape.window_of(number)])
-            x = _function(_finish, compiled)(x, mixed, w, self.shape.rms_norm_eps)
+            x = self._function(_finish, compiled)(x, mixed, w, self.shape.rms_norm_eps)
         hidden = rms_norm(x[0, 1:], self.drafter.norm.weight, self.shape.rms_norm_eps)
         return torch.cat((token_1, self._head.logits(hidden).argmax(-1)))
+
+    def _function(self, function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
+        return self.drafter.compiler.compiled(function) if compiled else function
 
     @property
     def _sizes(self) -> dict[str, Any]:
@@ -103,7 +105,3 @@ def _finish(x: Tensor, mixed: Tensor, w: LayerWeights, eps: float) -> Tensor:
 def _weights(layer: torch.nn.Module) -> LayerWeights:
     assert isinstance(layer, DecoderLayer)
     return layer.weights()
-
-
-def _function(function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
-    return compile_once(function) if compiled else function

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dflash_trainer.compile_guard import compile_once
 from dflash_trainer.evaluate.memory import AttentionMemory, block_of_positions
 from dflash_trainer.target import Target
 from dflash_trainer.target.delta_net import (
@@ -86,10 +85,10 @@ class CachedTarget:
                 x = self._delta_net(x, first, second, memory, keep=keep, compiled=compiled)
             else:
                 assert isinstance(memory, AttentionMemory)
-                q, k, v, gate = _function(project, compiled)(x, first, cos, sin, sizes)
+                q, k, v, gate = self._function(project, compiled)(x, first, cos, sin, sizes)
                 memory.write(positions, k, v)
                 mixed = memory.attend(q, visible_TC)
-                x = _function(finish, compiled)(x, mixed, gate, first, second, sizes)
+                x = self._function(finish, compiled)(x, mixed, gate, first, second, sizes)
             if number in captured:
                 states.append(x)
         logits = functional.linear(rms_norm(x, weights.final_norm, sizes)[0], weights.head)
@@ -114,16 +113,17 @@ class CachedTarget:
     ) -> Tensor:
         plan, rule = self.plan, self.target.forward.rule
         assert plan.delta_net is not None
-        inputs, z, padded = _function(delta_net_inputs, compiled)(
+        found, z, padded = self._function(delta_net_inputs, compiled)(
             x, first, plan.delta_net, plan.sizes, memory.conv_1KC, all_inputs=True
         )
+        inputs = RuleInputs(*found)
         mixed, after = rule(inputs, memory.memory_1HEF, keep)
         if keep:
             assert after is not None
             memory.memory_1HEF.copy_(after)
             memory.conv_1KC.copy_(padded[:, -memory.conv_1KC.shape[1] :])
         memory.waiting = None if keep else (inputs, padded)
-        return _function(delta_net_outputs, compiled)(x, mixed, z, first, second, plan.sizes)
+        return self._function(delta_net_outputs, compiled)(x, mixed, z, first, second, plan.sizes)
 
     def _keep_delta(self, memory: DeltaMemory, count: Tensor) -> None:
         """Run the rule once more; tokens that do not count neither fade the memory nor write to it."""
@@ -137,13 +137,12 @@ class CachedTarget:
         last = block_of_positions(count, memory.conv_1KC.shape[1])
         memory.conv_1KC.copy_(padded.index_select(1, last))
 
+    def _function(self, function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
+        return self.target.forward.compiler.compiled(function) if compiled else function
+
     def _memory_for(self, first: AttentionWeights | DeltaNetWeights, capacity: int) -> AttentionMemory | DeltaMemory:
         if isinstance(first, DeltaNetWeights):
             assert self.plan.delta_net is not None
             return DeltaMemory.empty(self.plan.delta_net, first)
         shape = self.plan.shape
         return AttentionMemory.empty(shape.num_kv_heads, capacity, shape.head_dim, like=first.k)
-
-
-def _function(function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
-    return compile_once(function) if compiled else function

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dflash_trainer import compile_guard
+from dflash_trainer import compilation
 from dflash_trainer.errors import ExitCode, TrainerError
 from dflash_trainer.evaluate.held_out import HeldOut, measure_held_out
 from dflash_trainer.evaluate.real_decoding import RealDecoding, decode_held_out
@@ -50,7 +50,7 @@ def evaluate(job: EvaluationJob, config: Config) -> dict[str, Any]:
     started = time.time()
     trained = find_trained(job.checkpoint)
     config = replace(config, drafter=replace(config.drafter, init_from=str(trained.weights)))
-    compile_guard.configure_thread(len(config.devices), len(config.data.buckets) + 2)
+    compilation.configure_thread(len(config.data.buckets) + 2)
     print(f"evaluating {trained.name} of {trained.folder.parent} against {config.target.path}", flush=True)
     device = config.target.devices[0]
     target = load_target(config, device, whole=job.prompts > 0)

@@ -8,14 +8,13 @@ scaled_dot_product_attention with the dense table of the same mask function.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from dflash_trainer.compile_guard import compile_once
 from dflash_trainer.model.mask_tiles import TILE, MaskTiles, mask_tiles
 from dflash_trainer.model.masks import block_mask_mod, dense_mask
 
@@ -48,6 +47,10 @@ class Visibility(NamedTuple):
     tiles: MaskTiles | None
 
 
+FlexAttention = Callable[[Tensor, Tensor, Tensor, Visibility], Tensor]
+"""(q, k, v, visible) to mixed values, all [R, heads, positions, E]."""
+
+
 def visibility(anchors_RN: Tensor, valid_RN: Tensor, layout: BlockLayout) -> Visibility:
     """Prepare the mask of every layer that shares `layout`; once a batch."""
     if anchors_RN.is_cuda:
@@ -57,15 +60,17 @@ def visibility(anchors_RN: Tensor, valid_RN: Tensor, layout: BlockLayout) -> Vis
     return Visibility(layout, anchors_RN, valid_RN, dense, None)
 
 
-def attend(q_RQGE: Tensor, k_RKVE: Tensor, v_RKVE: Tensor, visible: Visibility) -> Tensor:
-    """Grouped-query attention; returns [R, Q, G, E]. A query that sees nothing gets zeros."""
+def attend(q_RQGE: Tensor, k_RKVE: Tensor, v_RKVE: Tensor, visible: Visibility, flex: FlexAttention) -> Tensor:
+    """Grouped-query attention; returns [R, Q, G, E]. A query that sees nothing gets zeros.
+
+    Args:
+        flex: runs the tiles of CUDA: `flex_over_tiles`, compiled unless the caller is compiled itself.
+    """
     q, k, v = (x.transpose(1, 2) for x in (q_RQGE, k_RKVE, v_RKVE))
     if visible.dense is not None:
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible.dense, enable_gqa=True)
-    elif torch.compiler.is_compiling():
-        mixed = flex_over_tiles(q, k, v, visible)
     else:
-        mixed = compile_once(flex_over_tiles)(q, k, v, visible)
+        mixed = flex(q, k, v, visible)
     return mixed.transpose(1, 2)
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from dflash_trainer.compile_guard import compile_once
-from dflash_trainer.model.attention import BlockLayout, Visibility, visibility
+from dflash_trainer.compilation import WorkerCompiler
+from dflash_trainer.model.attention import BlockLayout, FlexAttention, Visibility, flex_over_tiles, visibility
 from dflash_trainer.model.layer import (
     DecoderLayer,
     LayerWeights,
@@ -44,6 +44,7 @@ class Drafter(nn.Module):
     def __init__(self, shape: DrafterShape, *, compiled: bool = False, checkpointed: bool = False) -> None:
         super().__init__()
         self.shape = shape
+        self.compiler = WorkerCompiler()
         self.compiled = compiled
         self.checkpointed = checkpointed
         captured = len(shape.target_layer_ids)
@@ -111,10 +112,16 @@ class Drafter(nn.Module):
         width, eps = self.shape.head_dim, self.shape.rms_norm_eps
         block = self.shape.block_size if place.first else 0
         projected = self._maybe_compiled(project)(inputs, context, w, cos, sin, head_dim=width, eps=eps, block=block)
-        return self._maybe_compiled(attend_and_feed)(x, projected, w, place.visible, eps=eps, drop_anchor=place.last)
+        finish, flex = self._maybe_compiled(attend_and_feed), self._flex(place.visible)
+        return finish(x, projected, w, place.visible, flex, eps=eps, drop_anchor=place.last)
+
+    def _flex(self, visible: Visibility) -> FlexAttention:
+        """flex_attention for a layer: part of the compiled layer, or compiled by itself."""
+        alone = visible.tiles is not None and not self.compiled
+        return self.compiler.compiled(flex_over_tiles) if alone else flex_over_tiles
 
     def _maybe_compiled(self, function: Callable[P, T]) -> Callable[P, T]:
-        return compile_once(function) if self.compiled else function
+        return self.compiler.compiled(function) if self.compiled else function
 
 
 def block_positions(anchors_RN: Tensor, block: int) -> Tensor:

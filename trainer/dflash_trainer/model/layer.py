@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dflash_trainer.model.attention import Visibility, attend
+from dflash_trainer.model.attention import FlexAttention, Visibility, attend
 from dflash_trainer.model.rope import rotate
 from dflash_trainer.model.shape import DrafterShape
 
@@ -41,12 +41,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
-class Projected(NamedTuple):
-    """What attention takes: queries [R, Q, G, E], keys and values [R, K, V, E]; queries and keys are rotated."""
+Projected = tuple[Tensor, Tensor, Tensor]
+"""Arguments of attention: queries [R, Q, G, E], keys and values [R, K, V, E]; queries and keys are rotated.
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
+A plain tuple, as every result of a compiled function (see `WorkerCompiler`).
+"""
 
 
 def keys_and_values(
@@ -111,7 +110,7 @@ def _rotated(
     q, own_k, own_v = own
     width = before[0].shape[1]
     k, v = torch.cat((before[0], own_k), dim=1), torch.cat((before[1], own_v), dim=1)
-    return Projected(
+    return (
         rotate(rms_norm(q, w.q_norm, eps), cos[:, width:], sin[:, width:]),
         rotate(rms_norm(k, w.k_norm, eps), cos, sin),
         v,
@@ -133,13 +132,20 @@ def without_first_slot(x: Tensor, block: int) -> Tensor:
 
 
 def attend_and_feed(
-    x_RQD: Tensor, projected: Projected, w: LayerWeights, visible: Visibility, *, eps: float, drop_anchor: bool
+    x_RQD: Tensor,
+    projected: Projected,
+    w: LayerWeights,
+    visible: Visibility,
+    flex: FlexAttention,
+    *,
+    eps: float,
+    drop_anchor: bool,
 ) -> Tensor:
     """Draft slots attend to the context and to their own block, then pass the MLP; returns [R, Q, D].
 
     With `drop_anchor` (the last layer) slot 0 is left out of the output: nothing reads it.
     """
-    mixed = attend(*projected, visible)
+    mixed = attend(*projected, visible, flex)
     if drop_anchor:
         x_RQD = without_first_slot(x_RQD, visible.layout.block)
         mixed = without_first_slot(mixed, visible.layout.block)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dflash_trainer.compile_guard import compile_once
+from dflash_trainer.compilation import WorkerCompiler
 from dflash_trainer.errors import ConfigError
 
 _FP8 = torch.float8_e4m3fn
@@ -17,7 +17,7 @@ _LARGEST = 448.0
 class Fp8Head:
     """Holds the head twice in fp8, laid out for each product: as many bytes as once in bf16."""
 
-    def __init__(self, weight_VD: Tensor) -> None:
+    def __init__(self, weight_VD: Tensor, compiler: WorkerCompiler) -> None:
         if not weight_VD.is_cuda or torch.cuda.get_device_capability(weight_VD.device) < (8, 9):
             raise ConfigError(
                 "objective.head_precision", "fp8", f"{weight_VD.device} has no fp8 products", 'use "dtype"'
@@ -25,6 +25,7 @@ class Fp8Head:
         self.by_token_VD, self.token_scale_V = _quantise_rows(weight_VD)
         self.by_feature_DV, self.feature_scale_D = _quantise_rows(weight_VD.t())
         self.dtype = weight_VD.dtype
+        self._quantise = compiler.compiled(_quantise_rows)
 
     def logits(self, hidden_MD: Tensor) -> Tensor:
         return self._product(hidden_MD, self.by_token_VD, self.token_scale_V)
@@ -34,7 +35,7 @@ class Fp8Head:
 
     def _product(self, left: Tensor, right: Tensor, right_scale: Tensor) -> Tensor:
         """left @ right.T, left quantised on the fly."""
-        small, scale = compile_once(_quantise_rows)(left)
+        small, scale = self._quantise(left)
         return torch._scaled_mm(
             small, right.t(), scale_a=scale[:, None], scale_b=right_scale[None, :], out_dtype=self.dtype
         )

@@ -19,6 +19,7 @@ from dflash_trainer.objective.head import HeadProducts, PlainHead, WeightRule, h
 from dflash_trainer.objective.weights import decay_weights, dpace_weights
 
 if TYPE_CHECKING:
+    from dflash_trainer.compilation import WorkerCompiler
     from dflash_trainer.config import ObjectiveConfig
 
 
@@ -84,9 +85,9 @@ def draft_loss(
     )
 
 
-def prepared_head(head_weight: Tensor, objective: ObjectiveConfig) -> HeadProducts:
-    """The head's matrix products in the configured precision; make it once a device."""
-    return Fp8Head(head_weight) if objective.head_precision == "fp8" else PlainHead(head_weight)
+def prepared_head(head_weight: Tensor, objective: ObjectiveConfig, compiler: WorkerCompiler) -> HeadProducts:
+    """The head's matrix products in the configured precision; make it once a worker."""
+    return Fp8Head(head_weight, compiler) if objective.head_precision == "fp8" else PlainHead(head_weight)
 
 
 def weight_rule(objective: ObjectiveConfig, block: int) -> WeightRule:

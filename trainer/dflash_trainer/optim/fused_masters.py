@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from dflash_trainer.compilation import WorkerCompiler
 from dflash_trainer.config import OptimizerConfig
 from dflash_trainer.optim.fused_step import StepNumbers, fused_step
 from dflash_trainer.optim.masters import Masters
@@ -23,8 +24,11 @@ class FusedMasters(Masters):
 
     scales_on_device = True
 
-    def __init__(self, replica: Mapping[str, Tensor], config: OptimizerConfig, *, borrows: bool) -> None:
+    def __init__(
+        self, replica: Mapping[str, Tensor], config: OptimizerConfig, *, borrows: bool, compiler: WorkerCompiler
+    ) -> None:
         self.borrows = borrows
+        self._compiler = compiler
         self._config = config
         self.weights = {name: weight.detach() for name, weight in replica.items()}
         self._lower = {name: torch.zeros_like(weight, dtype=torch.int16) for name, weight in self.weights.items()}
@@ -68,6 +72,7 @@ class FusedMasters(Masters):
                 betas=betas,
                 eps=config.eps,
                 weight_decay=config.weight_decay if weight.ndim == 2 else 0.0,
+                compiler=self._compiler,
             )
         self._borrowed = {}
 
@@ -112,8 +117,17 @@ class FusedMasters(Masters):
             state["step"].zero_()
 
 
-def make_masters(replica: Mapping[str, Tensor], config: OptimizerConfig, *, borrows: bool) -> Masters:
-    """Fused where it applies: bf16 on CUDA with AdamW. `borrows`: gradients need no summing over workers or boxes."""
+def make_masters(
+    replica: Mapping[str, Tensor], config: OptimizerConfig, *, borrows: bool, compiler: WorkerCompiler
+) -> Masters:
+    """Fused where it applies: bf16 on CUDA with AdamW.
+
+    Args:
+        borrows: gradients need no summing over workers or boxes.
+        compiler: the owner's.
+    """
     weights = list(replica.values())
     fused = config.kind == "adamw" and all(w.is_cuda and w.dtype == torch.bfloat16 for w in weights)
-    return FusedMasters(replica, config, borrows=borrows) if fused and weights else Masters(replica, config)
+    if fused and weights:
+        return FusedMasters(replica, config, borrows=borrows, compiler=compiler)
+    return Masters(replica, config)

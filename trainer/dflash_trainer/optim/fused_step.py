@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dflash_trainer.compile_guard import compile_once
+from dflash_trainer.compilation import WorkerCompiler
 from dflash_trainer.optim.split_fp32 import join, split
 
 
@@ -22,6 +22,7 @@ class StepNumbers(NamedTuple):
     """1 - beta ** step."""
 
 
+@torch.no_grad()
 def fused_step(
     weight: Tensor,
     lower: Tensor,
@@ -33,17 +34,26 @@ def fused_step(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
+    compiler: WorkerCompiler,
 ) -> None:
     """Update one weight in place, all five tensors of one shape. On CUDA a single kernel.
 
     `weight` is bf16, `lower` the int16 that makes it fp32 (`split_fp32`).
     """
-    update = compile_once(_update, any_size=True) if weight.is_cuda else _update
-    flat = (x.view(-1) for x in (weight.view(torch.int16), lower, first, second, gradient))
-    update(*flat, numbers, betas=betas, eps=eps, weight_decay=weight_decay)
+    update = compiler.compiled(_update, any_size=True) if weight.is_cuda else _update
+    update(
+        weight.view(torch.int16).view(-1),
+        lower.view(-1),
+        first.view(-1),
+        second.view(-1),
+        gradient.view(-1),
+        numbers,
+        betas=betas,
+        eps=eps,
+        weight_decay=weight_decay,
+    )
 
 
-@torch.no_grad()
 def _update(
     upper: Tensor,
     lower: Tensor,

@@ -45,7 +45,11 @@ class Exchange:
         # One after another: on CUDA this compiles the optimizer's kernel.
         self.masters: list[Masters] = [
             drafter.submit(
-                make_masters, {name: drafter.parameters[name] for name in names}, config, borrows=alone
+                make_masters,
+                {name: drafter.parameters[name] for name in names},
+                config,
+                borrows=alone,
+                compiler=drafter.drafter.compiler,
             ).result()
             for drafter, names in zip(drafters, parts, strict=True)
         ]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from dflash_trainer import compile_guard
+from dflash_trainer import compilation
 from dflash_trainer.errors import DeviceError, TrainerError, WorkerError
 
 _LOST = ("CUDA error", "NCCL error", "Xid", "device-side assert", "GPU is lost", "unspecified launch failure")
@@ -52,7 +52,7 @@ def named_failure(worker: str, error: BaseException) -> TrainerError:
     if any(mark in text for mark in _LOST):
         return DeviceError(f"{worker}: {first}", "look at dmesg and nvidia-smi, then start again", name="gpu_lost")
     try:
-        with compile_guard.named_compile_failures():
+        with compilation.named_compile_failures():
             raise error
     except TrainerError as named:
         return named

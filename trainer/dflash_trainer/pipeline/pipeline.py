@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_trainer import compile_guard
+from dflash_trainer import compilation
 from dflash_trainer.boxes import Boxes
 from dflash_trainer.config import Config
 from dflash_trainer.data.arrow import ArrowSamples
@@ -70,10 +70,9 @@ class Pipeline:
         self._prefetcher: Prefetcher | None = None
 
     def warm(self, say: Say) -> None:
-        """Compile and record everything, serially, then forbid recompiles."""
+        """Compile and record everything, serially, then forbid recompiles until close()."""
         warm(self.config, self.targets, self._sites, say=say)
-        if self.config.runtime.compile:
-            compile_guard.forbid_recompiles()
+        compilation.forbid_recompiles()
 
     def start(self, dataset: Dataset, span: StreamRange) -> None:
         """Begin to read, capture and queue; the batches of `span` will be there to train on."""
@@ -123,6 +122,7 @@ class Pipeline:
         deadline = time.monotonic() + _JOIN_SECONDS
         ended = [worker.join(max(0.0, deadline - time.monotonic())) for worker in self._workers]
         ended += [drafter.close(max(0.0, deadline - time.monotonic())) for drafter in self.drafters]
+        compilation.allow_recompiles()
         return all(ended)
 
     def _drafter(self, index: int, site: DrafterSite) -> DrafterWorker:

@@ -6,12 +6,12 @@ import os
 
 import torch
 
-from dflash_trainer import compile_guard
+from dflash_trainer import compilation
 
 
 def enter_worker(device: torch.device) -> None:
     """Make `device` the thread's own and set Dynamo's per-thread limits."""
-    compile_guard.configure_thread()
+    compilation.configure_thread()
     if device.type == "cuda":
         torch.cuda.set_device(device)
 

@@ -74,8 +74,8 @@ def delta_net_inputs(
     before_BTC: Tensor | None = None,
     *,
     all_inputs: bool = False,
-) -> tuple[RuleInputs, Tensor, Tensor]:
-    """Everything before the rule: (its inputs, the gate z [B,S,H*F], the convolution's last inputs, or all of them)."""
+) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+    """Everything before the rule: (fields of its inputs, gate z [B,S,H*F], the convolution's last inputs or all)."""
     normed = rms_norm(x_BSD, w.norm, sizes)
     mixed = functional.linear(normed, w.qkv)
     taps = w.conv.shape[-1]
@@ -90,7 +90,7 @@ def delta_net_inputs(
     decay = -torch.exp(w.decay_log.float()) * functional.softplus(
         functional.linear(normed, w.a).float() + w.decay_bias.float()
     )
-    inputs = RuleInputs(
+    inputs = (
         unit_length(q.unflatten(-1, (heads.key_heads, heads.key_dim))).contiguous(),
         unit_length(k.unflatten(-1, (heads.key_heads, heads.key_dim))).contiguous(),
         v.unflatten(-1, (heads.value_heads, heads.value_dim)).contiguous(),

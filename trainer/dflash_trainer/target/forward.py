@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dflash_trainer.compile_guard import compile_once
-from dflash_trainer.target.delta_net import DeltaNetWeights, DeltaRule, delta_net_inputs, delta_net_outputs
+from dflash_trainer.compilation import WorkerCompiler
+from dflash_trainer.target.delta_net import DeltaNetWeights, DeltaRule, RuleInputs, delta_net_inputs, delta_net_outputs
 from dflash_trainer.target.layers import attention_layer
 from dflash_trainer.target.plan import TargetPlan, rope_tables
 from dflash_trainer.target.weights import TargetWeights
 
 
 class CaptureForward:
-    """The target up to its last captured layer, without head; one a device."""
+    """The target up to its last captured layer, without head; one a worker."""
 
     def __init__(
         self, plan: TargetPlan, weights: TargetWeights, captured: tuple[int, ...], rule: DeltaRule, *, compiled: bool
@@ -29,6 +29,7 @@ class CaptureForward:
         self.captured = captured
         self.rule = rule
         self.compiled = compiled
+        self.compiler = WorkerCompiler()
         self._rope: dict[int, tuple[Tensor, Tensor]] = {}
 
     @torch.no_grad()
@@ -56,8 +57,8 @@ class CaptureForward:
             return self._function(attention_layer)(x, first, second, cos, sin, sizes)
         assert self.plan.delta_net is not None
         inputs, z, _ = self._function(delta_net_inputs)(x, first, self.plan.delta_net, sizes)
-        mixed, _ = self.rule(inputs, None, False)
+        mixed, _ = self.rule(RuleInputs(*inputs), None, False)
         return self._function(delta_net_outputs)(x, mixed, z, first, second, sizes)
 
     def _function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return compile_once(function) if self.compiled else function
+        return self.compiler.compiled(function) if self.compiled else function

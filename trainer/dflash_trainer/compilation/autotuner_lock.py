@@ -1,0 +1,40 @@
+"""One thread at a time in each of Triton's autotuners.
+
+`Autotuner.run` keeps the arguments of a call in the autotuner and clears them at its end. Two threads in one autotuner
+clear each other's arguments: `'NoneType' object is not a mapping`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def serialise_autotuner() -> bool:
+    """Let one thread at a time into each Triton autotuner; returns whether this call changed anything."""
+    try:
+        from triton.runtime.autotuner import Autotuner
+    except ImportError:  # CPU builds of torch come without Triton
+        return False
+    if hasattr(Autotuner.run, "_dflash_serialised"):
+        return False
+    Autotuner.run = one_thread_at_a_time(Autotuner.run)
+    return True
+
+
+def one_thread_at_a_time(method: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a method so that each instance runs it in one thread at a time (re-entrant)."""
+
+    @functools.wraps(method)
+    def serialised(*args: P.args, **kwargs: P.kwargs) -> T:
+        lock = vars(args[0]).setdefault("_dflash_lock", threading.RLock())
+        with lock:
+            return method(*args, **kwargs)
+
+    serialised._dflash_serialised = True  # type: ignore[attr-defined]
+    return serialised
