@@ -110,7 +110,7 @@ def test_an_interrupted_build_goes_on_is_attached_to_and_can_be_ended(
     assert jobs.poll(layout, job).state == "running"
 
     idle = Terminal(*stop, cwd=repo)
-    assert idle.finish() == 0
+    assert idle.finish() == 0, idle.said
     assert f"nothing was ever launched here; {job} (build environment" in idle.words
     assert f"goes on; -e job={job} ends that" in idle.words
     follower = Terminal(*build, cwd=repo)

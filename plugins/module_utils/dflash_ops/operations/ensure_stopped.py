@@ -20,7 +20,7 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
     result = stop_run(layout, want, check_mode=check_mode)
     if beside:
         result["beside"] = f"{cancel_job.told(layout, beside)} goes on; -e job={beside[0]} ends that"
-        result["message"] = f"{result['said']}; {result['beside']}"
+        result["message"] = f"{result['message']}; {result['beside']}"
     return result
 
 
