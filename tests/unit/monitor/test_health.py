@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dflash_ops.monitor import health
+from dflash_ops.monitor import health, news
 from dflash_ops.monitor.health import Goal
 
 
@@ -31,9 +31,9 @@ def problem(name: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("told", "goal", "state"),
     [
-        (answer(), Goal(), "alive"),
+        (answer(), Goal(), "healthy"),
         (answer(steps_seen=3), Goal(), "waiting"),
-        (answer(), Goal(expected_tok_s=1200), "alive"),
+        (answer(), Goal(expected_tok_s=1200), "healthy"),
         (answer(), Goal(expected_tok_s=2000), "slow"),
         (answer(steps_seen=12), Goal(expected_tok_s=2000), "waiting"),
         (answer(state="failed", problems=[problem("failed")]), Goal(), "dead"),
@@ -54,7 +54,7 @@ def test_judgement(told: dict[str, Any], goal: Goal, state: str) -> None:
 
 
 def test_only_alive_and_finished_are_well() -> None:
-    assert [health.Judgement(state, "").ok for state in ("alive", "finished", "slow", "dead", "waiting")] == [
+    assert [health.Judgement(state, "").ok for state in ("healthy", "finished", "slow", "dead", "waiting")] == [
         True,
         True,
         False,
@@ -75,18 +75,18 @@ def test_news_tells_phases_that_were_over_between_two_looks() -> None:
             ["compile", "every shape"],
         ],
     }
-    assert health.news(seen, later) == [
+    assert news.lines(seen, later) == [
         "dataset: 48 samples, 12 batches an epoch",
         "target_weights: target[0] layer 30/30",
         "compile: every shape",
     ]
-    assert health.news(later, later) == []
+    assert news.lines(later, later) == []
 
 
 def test_news_tells_each_phase_once() -> None:
     first = {"pid": 7, "python": "/e/bin/python", "phase": "dataset", "phase_text": "dataset 12 samples", "step": None}
-    assert health.news({}, first) == ["process 7 lives: /e/bin/python", "dataset: 12 samples"]
-    assert health.news(first, first) == []
+    assert news.lines({}, first) == ["process 7 is running: /e/bin/python", "dataset: 12 samples"]
+    assert news.lines(first, first) == []
     second = {
         **first,
         "phase": "training",
@@ -98,4 +98,4 @@ def test_news_tells_each_phase_once() -> None:
         "accept_len": 1.5,
         "tok_s": 100.0,
     }
-    assert health.news(first, second)[-1] == "step 1/9 loss 5.000 accept 1.50 tok/s 100"
+    assert news.lines(first, second)[-1] == "step 1/9 loss 5.000 accept 1.50 tok/s 100"

@@ -42,20 +42,20 @@ def test_the_last_minutes_of_a_log_are_all_there_with_what_belongs_to_them(layou
     assert found["lines"] == [*recent, "a line of a library without a time"]
     assert screens.logs_screen(found) == found["lines"]
     assert logs.last(layout, RUN, since=MINUTE)["lines"] == []
-    assert len(logs.last(layout, RUN)["lines"]) == logs.USUAL
+    assert len(logs.last(layout, RUN)["lines"]) == logs.DEFAULT_LINES
 
 
 def test_lines_of_that_time_that_are_left_out_are_counted(layout: Layout) -> None:
     a_log(layout, *(stamped(f"step {number}", ago=MINUTE) for number in range(10)))
     shown = screens.logs_screen(logs.last(layout, RUN, since=10 * MINUTE, lines=4))
-    assert shown[0] == "... 6 earlier lines of that time are not shown; -e lines=N shows N"
+    assert shown[0] == "... 6 earlier lines of that time are not shown; -e lines=N shows N lines"
     assert len(shown) == 5
 
 
 def test_a_log_that_is_longer_than_what_is_read_at_once_says_so(layout: Layout) -> None:
     run = a_log(layout, *(stamped("x" * 1000, ago=MINUTE) for _ in range(1100)))
     shown = screens.logs_screen(logs.last(layout, RUN, since=10 * MINUTE))
-    assert shown[0] == f"... only the last 1 MiB of that time is shown; {run.log} has all"
+    assert shown[0] == f"... only the last 1 MiB of that time is shown; {run.log} has all of it"
 
 
 def test_a_log_of_an_earlier_version_is_cut_by_its_steps(layout: Layout) -> None:
