@@ -13,41 +13,8 @@ from dflash_trainer.target import load_target
 from dflash_trainer.target.delta_net import RuleInputs, reference_delta_rule, unit_length
 from dflash_trainer.target.fast_path import delta_rule_for
 from dflash_trainer.target.weights import find_ends
+from published_targets import published
 from safetensors.torch import load_file, save_file
-
-SIZES = {
-    "hidden_size": 64,
-    "num_hidden_layers": 6,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 128,
-    "max_position_embeddings": 512,
-}
-
-
-def published(family: str, folder: Path, **changes: Any) -> Any:
-    """A random model of `family`, written as it is published, and itself."""
-    import transformers as tf
-
-    torch.manual_seed(0)
-    kinds = {
-        "llama": (tf.LlamaConfig, tf.LlamaForCausalLM),
-        "qwen3": (tf.Qwen3Config, tf.Qwen3ForCausalLM),
-        "qwen3_5": (tf.Qwen3_5TextConfig, tf.Qwen3_5ForCausalLM),
-    }
-    sizes = dict(SIZES)
-    if family == "qwen3_5":
-        sizes |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
-        sizes |= {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
-    config_kind, model_kind = kinds[family]
-    model = model_kind(config_kind(**(sizes | changes))).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    model.save_pretrained(folder)
-    return model
 
 
 def config_of(folder: Path, *, captured: tuple[int, ...] = (1, 3, 4)) -> Config:

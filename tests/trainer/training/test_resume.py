@@ -16,8 +16,8 @@ import pytest
 from dflash_trainer.data.arrow import ArrowSamples
 from dflash_trainer.errors import ExitCode
 from dflash_trainer.training.stop_signals import StopSignals
+from published_targets import published
 from safetensors.torch import load_file, save_file
-from test_target import published
 from tiny_runs import TinyRun, what_was_trained, write_dataset
 
 
