@@ -13,7 +13,7 @@ from dflash_trainer.target import load_target
 from dflash_trainer.target.delta_net import RuleInputs, reference_delta_rule, unit_length
 from dflash_trainer.target.fast_path import delta_rule_for
 from dflash_trainer.target.weights import find_ends
-from published_targets import published
+from published_targets import SIZES, published
 from safetensors.torch import load_file, save_file
 
 
