@@ -24,7 +24,6 @@ options:
 EXAMPLES = r"""
 - name: Compare the current run with the known-good one
   dflash_compare:
-    root: /opt/dflash
 """
 
 RETURN = r"""

@@ -31,7 +31,6 @@ attributes:
 EXAMPLES = r"""
 - name: List the paths that could be removed
   dflash_prune:
-    root: /opt/dflash
     keep_runs: 5
 """
 

@@ -58,7 +58,6 @@ options:
 EXAMPLES = r"""
 - name: Show the state of the run
   dflash_status_info:
-    root: /opt/dflash
     json_out: status.json
 """
 
