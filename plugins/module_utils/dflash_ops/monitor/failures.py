@@ -16,13 +16,10 @@ class Failure:
     """One known failure; failures.yml describes the fields."""
 
     name: str
-    group: str
     cause: str
     remedy: str
-    source: str
     strings: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
-    probe: str = ""
 
     def found_in(self, line: str) -> bool:
         """Return True when a log line shows this failure."""
