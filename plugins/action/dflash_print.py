@@ -1,8 +1,10 @@
-"""Print a registered text in the format of the other screens: a string line by line, a list as a panel.
+"""Print a registered text in the format of the other screens.
 
     - name: Print the result
       dflash_print:
         text: "{{ __result.message }}"
+
+A string is printed line by line, a list as a panel.
 """
 
 from __future__ import annotations

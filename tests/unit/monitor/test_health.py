@@ -1,4 +1,4 @@
-"""Proof of life: every end has its name, and a slow start is not a slow run."""
+"""Health check: a name for every outcome, and time for a run to reach its speed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def problem(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("told", "goal", "state"),
+    ("snapshot", "goal", "state"),
     [
         (answer(), Goal(), "healthy"),
         (answer(steps_seen=3), Goal(), "waiting"),
@@ -49,11 +49,11 @@ def problem(name: str) -> dict[str, str]:
         (answer(state="unknown"), Goal(), "unknown"),
     ],
 )
-def test_judgement(told: dict[str, Any], goal: Goal, state: str) -> None:
-    assert health.judge(told, goal).state == state
+def test_snapshot_and_goal_give_the_judgement(snapshot: dict[str, Any], goal: Goal, state: str) -> None:
+    assert health.judge(snapshot, goal).state == state
 
 
-def test_only_alive_and_finished_are_well() -> None:
+def test_only_healthy_and_finished_pass_the_check() -> None:
     assert [health.Judgement(state, "").ok for state in ("healthy", "finished", "slow", "dead", "waiting")] == [
         True,
         True,
@@ -63,7 +63,7 @@ def test_only_alive_and_finished_are_well() -> None:
     ]
 
 
-def test_news_tells_phases_that_were_over_between_two_looks() -> None:
+def test_phases_that_ended_between_two_snapshots_are_reported() -> None:
     seen = {"phase": "imports", "phase_text": "imports torch 2", "phases": [["imports", "torch 2"]]}
     later = {
         "phase": "compile",
@@ -83,7 +83,7 @@ def test_news_tells_phases_that_were_over_between_two_looks() -> None:
     assert news.lines(later, later) == []
 
 
-def test_news_tells_each_phase_once() -> None:
+def test_each_phase_is_reported_once() -> None:
     first = {"pid": 7, "python": "/e/bin/python", "phase": "dataset", "phase_text": "dataset 12 samples", "step": None}
     assert news.lines({}, first) == ["process 7 is running: /e/bin/python", "dataset: 12 samples"]
     assert news.lines(first, first) == []

@@ -157,7 +157,7 @@ def plan_rollback(layout: Layout, run_id: str = "") -> dict[str, Any]:
     entries = good_entries(layout)
     if not entries:
         raise OpsError(
-            "there is no known-good run to roll back to.", remedy="promote one first, or name one with -e run=ID"
+            "no known-good run exists, so a rollback has no target.", remedy="promote one first, or name one with -e run=ID"
         )
     if current is None:
         return {"entry": entries[-1], "bad": [], "reason": "no run is current"}

@@ -26,7 +26,7 @@ def audit(layout: Layout, run_id: str) -> dict[str, Any]:
     """Return `{"ok", "run_id", "state", "checks": {name: "ok", "none" or a count}, "problems", "summary", ...}`.
 
     Raises:
-        OpsError: there is no such run.
+        OpsError: the run does not exist.
     """
     run = runs.need(layout, run_id)
     state, main = verdict.read(run).state, run_processes.main_process(run)

@@ -28,7 +28,7 @@ def last(layout: Layout, run_id: str, *, lines: int = ALL, since: float = 0.0) -
         since: only lines of the last so many seconds; 0: no limit.
 
     Raises:
-        OpsError: there is no such run, or `lines` is negative.
+        OpsError: the run does not exist, or `lines` is negative.
     """
     if lines < ALL:
         raise OpsError(f"lines is {lines}.", remedy="use 0 or more")
