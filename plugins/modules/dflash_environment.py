@@ -201,7 +201,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
 
 def wants_uv(layout: Layout, spec: environment.Spec, status: environment.Status) -> str:
     """Return the processor for which the controller has to fetch uv before the build; empty when it need not."""
-    wanted = status.needs_work and uv_tool.is_wanted(layout, spec.uv_lock, spec.sources)
+    wanted = status.needs_work and not uv_tool.is_here(layout, spec.uv_lock, spec.sources)
     return status.python.machine if wanted else ""
 
 
