@@ -17,7 +17,7 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
         OpsError: a run lives and the cache would have to change, or there is no environment or release.
     """
     selection = selection_of(want)
-    if check_mode and not _built(layout, want):
+    if check_mode and not layout.is_built(want["env_id"], want["release_id"]):
         return {
             "changed": True,
             "state": "cold",
@@ -56,12 +56,3 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
         layout, cache_job.name(where, told), "cache_job:job", told, title=f"warm compile cache {where.cache_id}"
     )
     return {**result, "job": job.as_dict()}
-
-
-def _built(layout: Layout, want: Mapping[str, Any]) -> bool:
-    return bool(
-        want["env_id"]
-        and want["release_id"]
-        and (layout.env(want["env_id"]) / "env.json").is_file()
-        and (layout.release(want["release_id"]) / "release.json").is_file()
-    )
