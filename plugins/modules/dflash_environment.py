@@ -29,7 +29,7 @@ options:
     type: str
     default: ""
   cache_dir:
-    description: The cache of uv on the box; empty for C(uv-cache) below the root. From another, files are copied.
+    description: The cache of uv on the box; empty for C(uv-cache) below the root.
     type: str
     default: ""
   heal:
@@ -138,7 +138,6 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import run_module
 from ansible.module_utils.dflash_ops import (
-    cache_fill,
     environment,
     environment_build,
     interpreters,
@@ -190,8 +189,6 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     result["ansible_facts"] = {"dflash_env": {name: result[name] for name in ("env_id", "folder", "python")}}
     for text in status.losses:
         module.warn(text)
-    if not status.needs_work and cache_fill.is_owed(layout, status.env_id) and not module.check_mode:
-        environment_build.give_back_cache(layout, spec, status)
     if want["start"] and status.needs_work and not module.check_mode:
         job = jobs.start_or_attach(layout, f"env-{status.env_id}", environment_build.ENTRY, want,
                                    title=f"build environment {status.env_id}")
