@@ -221,7 +221,8 @@ def test_a_file_that_was_added_to_the_cache_enters_no_environment(layout: Layout
     assert not (site / "torch/evil.py").exists() and not (site / "zz.pth").exists()
 
 
-def test_bytecode_in_the_cache_enters_no_environment(layout: Layout, want: dict[str, Any]) -> None:
+@pytest.mark.parametrize("place", ["__pycache__/demo_tool.{tag}.pyc", "planted.pyc"])
+def test_bytecode_in_the_cache_enters_no_environment(layout: Layout, want: dict[str, Any], place: str) -> None:
     """Bytecode that python would take for the source's own: of its time and size."""
     first = layout.env(build(layout, want)["env_id"])
     (compiled,) = first.rglob("demo_tool.*.pyc")
@@ -229,9 +230,9 @@ def test_bytecode_in_the_cache_enters_no_environment(layout: Layout, want: dict[
     for source in list(layout.uv_cache.rglob("demo_tool.py")):
         times = source.stat()
         head = compiled.read_bytes()[:8] + struct.pack("<II", int(times.st_mtime), times.st_size)
-        (source.parent / "__pycache__").mkdir()
-        (source.parent / "__pycache__" / compiled.name).write_bytes(head + foreign)
-        (source.parent / "planted.pyc").write_bytes(head + foreign)
+        planted = source.parent / place.format(tag=sys.implementation.cache_tag)
+        planted.parent.mkdir(exist_ok=True)
+        planted.write_bytes(head + foreign)
     second = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
     assert not list(second.rglob("planted.pyc"))
     assert foreign not in b"".join(path.read_bytes() for path in second.rglob("*.pyc"))

@@ -124,7 +124,7 @@ class DamagedCache(OpsError):
 
 
 def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> None:
-    """Fill `aside` with a new environment: relocatable, no pip, no bytecode, no file shared with anything."""
+    """Fill `aside` with a new environment: relocatable, no pip, no file shared with anything."""
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(parents=True, exist_ok=True)
     uv.run(
@@ -133,9 +133,6 @@ def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> None:
     )
     lock = without_inherited(spec.lock) if spec.inherits else spec.lock
     fill(aside, spec, sources.plan(lock, spec.sources, python=status.python.short), uv)
-    for name in fingerprint.scan(aside):
-        if "/__pycache__/" in name:  # no wheel lists it; the proof compiles from the sources
-            (aside / name).unlink()
     inherited = f"{status.python.purelib}\n" if spec.inherits else ""
     (site_packages(aside) / fingerprint.OWN_PTH).write_text(NO_BYTECODE + inherited)
     (aside / ".lock").unlink(missing_ok=True)
