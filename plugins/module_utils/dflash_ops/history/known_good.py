@@ -157,7 +157,8 @@ def plan_rollback(layout: Layout, run_id: str = "") -> dict[str, Any]:
     entries = good_entries(layout)
     if not entries:
         raise OpsError(
-            "no known-good run exists, so a rollback has no target.", remedy="promote one first, or name one with -e run=ID"
+            "no known-good run exists, so a rollback has no target.",
+            remedy="promote one first, or name one with -e run=ID",
         )
     if current is None:
         return {"entry": entries[-1], "bad": [], "reason": "no run is current"}
@@ -165,10 +166,10 @@ def plan_rollback(layout: Layout, run_id: str = "") -> dict[str, Any]:
     source = current.run_id if promoted_itself else source_of(current)
     if source != entries[-1]["run_id"]:
         return {"entry": entries[-1], "bad": [current.run_id], "reason": f"the last known-good before {current.run_id}"}
-    return _previous(layout, current, entries)
+    return _previous(current, entries)
 
 
-def _previous(layout: Layout, current: runs.Run, entries: list[dict[str, Any]]) -> dict[str, Any]:
+def _previous(current: runs.Run, entries: list[dict[str, Any]]) -> dict[str, Any]:
     """Plan a rollback while the current run is the known-good one: select the entry before it, where there is one."""
     if len(entries) > 1:
         return {
