@@ -47,7 +47,7 @@ def test_status_and_health_check_agree_on_slow(tok_s: float, logged: int) -> Non
         ("stalled", ["slow"], "stalled"),
         ("finished", [], "finished"),
         ("running", ["nan-loss", "slow"], "slow"),
-        ("running", [], ""),
+        ("running", ["nan-loss"], ""),
         ("unknown", ["state-unreadable"], ""),
     ],
 )
