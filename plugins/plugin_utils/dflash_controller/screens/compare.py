@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dflash_controller.screens.layout import number, table
+from dflash_controller.screens.text import number, table
 
 SPEED_ROWS = (
     ("tok_s", "tok/s", ".0f"),

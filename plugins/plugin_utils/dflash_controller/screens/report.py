@@ -7,7 +7,7 @@ from typing import Any
 
 from dflash_ops.monitor.step_line import step_text
 
-from dflash_controller.screens.layout import number, problem_lines
+from dflash_controller.screens.text import number, problem_lines
 from dflash_controller.screens.status import config_text, speed_text
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dflash_ops.core import durations
 
-from dflash_controller.screens.layout import number, table
+from dflash_controller.screens.text import number, table
 
 HEAD = ("RUN", "START (UTC)", "TOOK", "STEP", "BEST TOK/S", "LOSS", "STATE", "")
 

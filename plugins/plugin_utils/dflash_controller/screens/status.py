@@ -10,7 +10,7 @@ from dflash_ops.core import disk, durations
 from dflash_ops.monitor import rules
 from dflash_ops.monitor.step_line import step_text
 
-from dflash_controller.screens.layout import BAD, MARKS, number, problem_lines, rows
+from dflash_controller.screens.text import BAD, MARKS, number, problem_lines, rows
 
 
 def status_screen(answer: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dflash_ops.history import verify
 
-from dflash_controller.screens.layout import BAD, GOOD, problem_lines, rows
+from dflash_controller.screens.text import BAD, GOOD, problem_lines, rows
 
 
 def verify_screen(answer: Mapping[str, Any]) -> list[str]:
