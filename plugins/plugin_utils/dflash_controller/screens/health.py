@@ -8,8 +8,8 @@ from typing import Any
 from dflash_ops.core import truncate
 from dflash_ops.monitor.step_line import step_text
 
-from dflash_controller.screens.text import BAD, MARKS, problem_lines, rows
 from dflash_controller.screens.status import command_lines, speed_text
+from dflash_controller.screens.text import BAD, MARKS, problem_lines, rows
 
 
 def health_panel(

@@ -7,8 +7,8 @@ from typing import Any
 
 from dflash_ops.monitor.step_line import step_text
 
-from dflash_controller.screens.text import number, problem_lines
 from dflash_controller.screens.status import config_text, speed_text
+from dflash_controller.screens.text import number, problem_lines
 
 
 def report_markdown(answer: Mapping[str, Any]) -> list[str]:
