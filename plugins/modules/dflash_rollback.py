@@ -68,7 +68,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Plan a rollback."""
-    return rollback.plan(layout, module.params["run"], module.params["secrets"])
+    return rollback.plan(layout, module.params["run"], module.params["secrets"], check_mode=module.check_mode)
 
 
 if __name__ == "__main__":

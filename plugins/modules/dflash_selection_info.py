@@ -91,7 +91,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         "ansible_facts": {
             "dflash_env": {"env_id": env_id, "folder": str(env), "python": str(env / "bin/python")},
             "dflash_release": {"release_id": want["release_id"], "folder": str(release)},
-            "dflash_ready": readiness.of(layout, selection_of({**want, "env_id": env_id})),
+            "dflash_ready": readiness.of(layout, selection_of({**want, "env_id": env_id}), store=not module.check_mode),
         }
     }
 

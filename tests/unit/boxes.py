@@ -17,7 +17,7 @@ from dflash_ops.core import processes, tree_manifest
 from dflash_ops.core.paths import Layout
 from dflash_ops.environment import build_record, interpreters
 from dflash_ops.monitor import status
-from dflash_ops.run import launch, metrics, run_processes, runs, trainer_command
+from dflash_ops.run import launch, metrics, resolved_config, run_processes, runs
 from dflash_ops.run.launch import Request
 from dflash_ops.run.trainer_command import Selection
 
@@ -65,7 +65,7 @@ class Box:
     def launch(self, *overrides: str, **more: Any) -> runs.Run:
         """Start the stand-in; each override is `section.key=value`."""
         selection = self.select(*overrides)
-        resolved = trainer_command.resolved(self.layout, selection)
+        resolved = resolved_config.resolve(self.layout, selection)
         request = Request(**{"selection": selection, "label": "demo", **more})
         return launch.start(self.layout, request, {"config": resolved["config"], "needs": resolved["needs"]})
 

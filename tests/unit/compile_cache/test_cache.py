@@ -20,7 +20,7 @@ from dflash_ops.core.errors import OpsError
 from dflash_ops.core.gpus import Gpu, Survey
 from dflash_ops.core.jobs import Progress
 from dflash_ops.history import prune
-from dflash_ops.run import trainer_command
+from dflash_ops.run import resolved_config, trainer_command
 from dflash_ops.run.trainer_command import Selection
 
 
@@ -36,7 +36,7 @@ def progress(tmp_path: Path) -> Progress:
 
 
 def place(box: Box, selection: Selection) -> Place:
-    return cache.place(box.layout, selection, trainer_command.resolved(box.layout, selection), Survey(state="none"))
+    return cache.place(box.layout, selection, resolved_config.resolve(box.layout, selection), Survey(state="none"))
 
 
 def make(box: Box, progress: Progress, *overrides: str, wipe: bool = False) -> dict[str, object]:

@@ -17,7 +17,7 @@ from dflash_ops.core import gpus
 from dflash_ops.history import known_good
 from dflash_ops.monitor import status
 from dflash_ops.operations import downtime, ensure_run, rollback
-from dflash_ops.run import trainer_command
+from dflash_ops.run import resolved_config
 from module_arguments import want
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
@@ -41,7 +41,7 @@ def ended(box: Box, job: str, *, seconds: float, at: float, changed: bool = True
 
 
 def place(box: Box) -> Place:
-    return cache.place(box.layout, box.selection, trainer_command.resolved(box.layout, box.selection), gpus.survey())
+    return cache.place(box.layout, box.selection, resolved_config.resolve(box.layout, box.selection), gpus.survey())
 
 
 def test_a_run_that_will_be_down_for_a_prewarm_is_told_before_it_is_stopped(box: Box) -> None:

@@ -39,6 +39,9 @@ def options(words: list[str]) -> dict[str, Any]:
 
 
 def config(given: dict[str, Any]) -> dict[str, Any]:
+    if given["config"].endswith(".json"):
+        resolved: dict[str, Any] = json.loads(Path(given["config"]).read_text())
+        return resolved
     values: dict[str, Any] = {
         "target": {"path": "random:tiny", "devices": ["cpu"]},
         "drafter": {"devices": ["cpu"], "num_layers": 2},
@@ -221,6 +224,7 @@ def main() -> int:
                         "target_path": None,
                         "data_path": given["set"].get("data.path", ""),
                     },
+                    "paths": {},
                 }
             )
         )

@@ -7,6 +7,7 @@ import json
 import math
 
 from dflash_trainer.config import Config
+from dflash_trainer.config_file import resolved_paths
 from dflash_trainer.needs import needs_of
 
 HELP = "show the resolved configuration and what it needs"
@@ -21,7 +22,8 @@ def run(arguments: argparse.Namespace, config: Config) -> None:
     """Print the configuration and its needs."""
     needs = needs_of(config)
     if arguments.json:
-        print(json.dumps({"ok": True, "config": config.to_dict(), "needs": needs}))
+        paths = resolved_paths(arguments.config, arguments.set)
+        print(json.dumps({"ok": True, "config": config.to_dict(), "needs": needs, "paths": paths}))
         return
     for section, values in config.to_dict().items():
         print(f"[{section}]")

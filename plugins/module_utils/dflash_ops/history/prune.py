@@ -14,7 +14,7 @@ from ..compile_cache import prewarm, swap
 from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..environment import inspection
-from ..run import run_processes, runs
+from ..run import resolved_config, run_processes, runs
 from . import known_good
 
 LEFTOVER_AGE = 86400.0
@@ -71,6 +71,12 @@ def plan(layout: Layout, *, keep_runs: int, now: float | None = None) -> Plan:
                 keep.append((path, "a process uses it"))
             elif complete(path, kind) or _old(path, now):
                 remove.append((path, "no kept run needs it"))
+    staying = {path.name for path, _ in keep if path.parent == layout.releases}
+    remove += [
+        (path, "resolved configuration of a release that is gone")
+        for path in _files(layout.configs)
+        if resolved_config.release_of(path) not in staying
+    ]
     needed = needed_ids(layout, kept, "cache_id")
     remove += [
         (path, "archive of a cache that nothing needs")

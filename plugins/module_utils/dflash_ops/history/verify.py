@@ -14,7 +14,7 @@ from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..monitor import failures, status
 from ..monitor.failures import problem
-from ..run import run_processes, runs, trainer_command
+from ..run import resolved_config, run_processes, runs
 from ..run.trainer_command import Selection
 
 LOG_BYTES = 1 << 20
@@ -123,7 +123,7 @@ def _release(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[s
 
 
 def _inputs(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
-    resolved = trainer_command.resolved(layout, selection)
+    resolved = resolved_config.resolve(layout, selection, store=False)
     remedy = "put the recorded files back, or -e training_inputs_accept=true and relaunch"
     found = [problem("inputs-changed", text, remedy) for text in inputs.check(layout, resolved, full=True)]
     now = inputs.fingerprints(layout, resolved)

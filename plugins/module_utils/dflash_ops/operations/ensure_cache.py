@@ -8,7 +8,7 @@ from typing import Any
 from ..compile_cache import cache, cache_archive, prewarm_job
 from ..core import gpus, jobs
 from ..core.paths import Layout
-from ..run import run_processes, trainer_command
+from ..run import resolved_config, run_processes
 from .ensure_run import selection_of
 
 
@@ -28,7 +28,8 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
             "archive": "",
             "message": "would prewarm once environment and release are there",
         }
-    where = cache.place(layout, selection, trainer_command.resolved(layout, selection), gpus.survey())
+    resolved = resolved_config.resolve(layout, selection, store=not check_mode)
+    where = cache.place(layout, selection, resolved, gpus.survey())
     now = cache.look(layout, where)
     packed = cache_archive.find(layout, where.cache_id)
     pack = want["archive"] and not (now.warm and cache_archive.current(layout, where))

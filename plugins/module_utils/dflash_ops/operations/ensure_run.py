@@ -64,7 +64,7 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
         return kept
     if check_mode and not _built(layout, request.selection):
         return _would(_noted(f"would launch {request.label} once its environment and release are there", request))
-    found = look(layout, request, want, replacing=check_mode and want["after_stop"])
+    found = look(layout, request, want, replacing=check_mode and want["after_stop"], store=not check_mode)
     problems = list(found.problems)
     if found.cache is not None and not found.cache.warm and not (want["allow_cold"] or check_mode):
         problems.append(
@@ -116,7 +116,7 @@ def before_stop(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) ->
     if check_mode and not _built(layout, request.selection):
         return {**told, "message": "environment and release are not there yet"}
     launch.refuse_link(request.keep_link)
-    found = look(layout, request, want, replacing=True)
+    found = look(layout, request, want, replacing=True, store=not check_mode)
     if found.problems:
         raise refusal(found.problems, what="stopped or launched")
     waits = downtime.told(layout, found.place, found.cache, wipe=want["wipe"])
@@ -124,7 +124,7 @@ def before_stop(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) ->
 
 
 def look(
-    layout: Layout, request: Request, want: Mapping[str, Any], *, replacing: bool = False
+    layout: Layout, request: Request, want: Mapping[str, Any], *, replacing: bool, store: bool
 ) -> preflight.Findings:
     """Take every look that a launch needs."""
     chosen = request.selection
@@ -137,6 +137,7 @@ def look(
         drift=drift.of_environment(layout, chosen.env_id),
         code=drift.of_release(layout, chosen.release_id),
         replacing=replacing,
+        store=store,
     )
 
 

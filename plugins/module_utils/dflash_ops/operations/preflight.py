@@ -17,7 +17,7 @@ from ..core.paths import Layout
 from ..drift import HEAL_ENVIRONMENT, HEAL_RELEASE
 from ..monitor import failures
 from ..monitor.failures import problem
-from ..run import launch, run_processes, secrets_file, trainer_command
+from ..run import launch, resolved_config, run_processes, secrets_file, trainer_command
 from ..run.trainer_command import Selection
 
 SPARE_BYTES = 2 * disk.GIB
@@ -50,6 +50,7 @@ def look(
     drift: list[str] | None = None,
     code: list[str] | None = None,
     replacing: bool = False,
+    store: bool = True,
 ) -> Findings:
     """Look at everything a launch depends on.
 
@@ -62,11 +63,12 @@ def look(
         drift: differences between the environment and its record.
         code: differences between the release and its record.
         replacing: the run that lives will be stopped first, so that it lives and what its GPUs hold is no reason.
+        store: keep the resolved configuration for the next call; False in check mode.
 
     Raises:
         OpsError: environment, release or configuration are missing or refused: nothing else can be looked at then.
     """
-    resolved = trainer_command.resolved(layout, selection)
+    resolved = resolved_config.resolve(layout, selection, store=store)
     found = survey or gpus.survey()
     problems = [problem("environment-drift", text, HEAL_ENVIRONMENT) for text in drift or ()]
     problems += [problem("release-changed", text, HEAL_RELEASE) for text in code or ()]

@@ -7,14 +7,14 @@ from ..compile_cache import cache
 from ..core import gpus
 from ..core.errors import OpsError
 from ..core.paths import Layout
-from ..run import trainer_command
+from ..run import resolved_config
 from ..run.trainer_command import Selection
 
 
-def of(layout: Layout, selection: Selection) -> dict[str, bool]:
+def of(layout: Layout, selection: Selection, *, store: bool) -> dict[str, bool]:
     """Tell whether the inputs are the recorded ones and the compile cache is warm; false where that cannot be told."""
     try:
-        resolved = trainer_command.resolved(layout, selection)
+        resolved = resolved_config.resolve(layout, selection, store=store)
         recorded = all(inputs.look(layout, item).state == "recorded" for item in inputs.wanted(resolved))
         warm = cache.look(layout, cache.place(layout, selection, resolved, gpus.survey())).warm
     except OpsError:  # whoever needs it says why

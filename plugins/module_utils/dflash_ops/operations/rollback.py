@@ -17,7 +17,7 @@ from . import downtime, preflight
 from .ensure_run import refusal
 
 
-def plan(layout: Layout, wanted: str, secrets: Mapping[str, str]) -> dict[str, Any]:
+def plan(layout: Layout, wanted: str, secrets: Mapping[str, str], *, check_mode: bool = False) -> dict[str, Any]:
     """Choose the target and prove that it can be launched; changes nothing.
 
     Raises:
@@ -28,7 +28,7 @@ def plan(layout: Layout, wanted: str, secrets: Mapping[str, str]) -> dict[str, A
     if entry is None:
         return {"changed": False, "target": {}, "bad": [], "message": chosen["reason"]}
     target = target_of(layout, entry)
-    found = looked(layout, entry, target["session"], secrets)
+    found = looked(layout, entry, target["session"], secrets, store=not check_mode)
     bad = ", ".join(chosen["bad"]) or "no run"
     said = f"going back to {entry['run_id']} ({chosen['reason']}); {bad} will be marked bad"
     waits = downtime.told(layout, found.place, found.cache)
@@ -42,14 +42,15 @@ def plan(layout: Layout, wanted: str, secrets: Mapping[str, str]) -> dict[str, A
 
 
 def looked(
-    layout: Layout, entry: Mapping[str, Any], session: str, secrets: Mapping[str, str]
+    layout: Layout, entry: Mapping[str, Any], session: str, secrets: Mapping[str, str], *, store: bool
 ) -> preflight.Findings:
     """Take the other looks of a launch before anything is stopped for it.
 
     Raises:
         OpsError: every reason not to launch.
     """
-    found = preflight.look(layout, Selection.from_record(entry), session=session, secrets=secrets, replacing=True)
+    selection = Selection.from_record(entry)
+    found = preflight.look(layout, selection, session=session, secrets=secrets, replacing=True, store=store)
     if found.problems:
         raise refusal(found.problems, what="stopped or launched")
     return found

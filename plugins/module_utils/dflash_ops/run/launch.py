@@ -23,6 +23,7 @@ from .start_script import start_script
 from .trainer_command import Selection
 
 APPEAR_SECONDS = 20.0
+CONFIG = "config.json"  # in the run's folder: the resolved configuration that the trainer starts from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,8 +208,8 @@ def _build(layout: Layout, request: Request, record: Mapping[str, Any]) -> runs.
     values = trainer_command.environment(
         layout, request.selection, run=folder, cache=layout.cache(request.cache_id) if request.cache_id else None
     )
-    command = trainer_command.command(
-        layout, request.selection, "train", *_train_arguments(layout, request, folder, source)
+    command = trainer_command.resolved_command(
+        layout, request.selection, "train", folder / CONFIG, *_train_arguments(layout, request, folder, source)
     )
     secrets = secrets_file.read(layout)
     full = {
@@ -254,6 +255,7 @@ def _build(layout: Layout, request: Request, record: Mapping[str, Any]) -> runs.
     files.write_text(aside / "start_training.sh", script, mode=0o755)
     (aside / "train.log").touch()
     (aside / f"train_{label}.log").symlink_to("train.log")
+    files.write_json(aside / CONFIG, config)
     files.write_json(aside / "run.json", full)
     os.rename(aside, folder)
     return runs.Run(run_id=run_id, folder=folder, record=full)

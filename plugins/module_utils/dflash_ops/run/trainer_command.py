@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from ..core.paths import SYSTEM_PATH, Layout, home
 
 SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-CONFIG_SECONDS = 60
 # What places the compile cache and the code, and what would switch the cache off: no run may have its own.
 OURS = re.compile(
     r"TORCHINDUCTOR_(CACHE_DIR|FORCE_DISABLE_CACHES|FX_GRAPH_CACHE|AUTOGRAD_CACHE)|TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE"
@@ -126,51 +123,18 @@ def environment(
 
 
 def command(layout: Layout, selection: Selection, verb: str, *arguments: str) -> list[str]:
-    """Return the argv of one trainer verb."""
-    words = [str(layout.python(selection.env_id)), "-m", "dflash_trainer", verb, "--config", config_path(selection)]
-    for override in selection.overrides:
-        words += ["--set", override]
-    return [*words, *arguments]
+    """Return the argv of a trainer command that reads the release's TOML file and the overrides."""
+    overrides = [part for override in selection.overrides for part in ("--set", override)]
+    return [*_trainer(layout, selection, verb), "--config", config_path(selection), *overrides, *arguments]
 
 
-def resolved(layout: Layout, selection: Selection) -> dict[str, Any]:
-    """Return `{"config": ..., "needs": ...}` as the trainer itself resolves it.
+def resolved_command(layout: Layout, selection: Selection, verb: str, config: Path, *arguments: str) -> list[str]:
+    """Return the argv of a trainer command that reads the resolved configuration `config`."""
+    return [*_trainer(layout, selection, verb), "--config", str(config), *arguments]
 
-    Raises:
-        OpsError: environment or release is missing, or the trainer refuses the configuration.
-    """
-    check_present(layout, selection)
-    try:
-        done = subprocess.run(
-            command(layout, selection, "config", "--json"),
-            env=environment(layout, selection),
-            text=True,
-            cwd=trainer_folder(layout, selection.release_id),
-            capture_output=True,
-            timeout=CONFIG_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            errors="replace",
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OpsError(
-            f"the trainer did not resolve {selection.config} in {CONFIG_SECONDS} s.",
-            remedy="look at the box's load and its disk",
-        ) from error
-    if done.returncode != 0:
-        raise OpsError(
-            f"dflash_config={selection.config} is refused by the trainer: {_last_line(done.stderr)}.",
-            remedy="correct dflash_config or dflash_overrides",
-        )
-    try:
-        value = json.loads(done.stdout)
-        return {"config": dict(value["config"]), "needs": dict(value["needs"])}
-    except (ValueError, KeyError, TypeError) as error:
-        raise OpsError(
-            f"the trainer's answer about {selection.config} is no JSON object with config and needs: "
-            f"{done.stdout[:200]!r}.",
-            remedy="place a release that fits this version of the roles",
-        ) from error
+
+def _trainer(layout: Layout, selection: Selection, verb: str) -> list[str]:
+    return [str(layout.python(selection.env_id)), "-m", "dflash_trainer", verb]
 
 
 def check_present(layout: Layout, selection: Selection) -> None:
@@ -195,8 +159,3 @@ def check_present(layout: Layout, selection: Selection) -> None:
 
 def _configs(trainer: Path) -> Sequence[str]:
     return sorted(path.name for path in trainer.glob("configs/*.toml"))
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no message"
