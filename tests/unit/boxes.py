@@ -55,6 +55,11 @@ class Box:
         shutil.copy(STAND_IN, package / "__main__.py")
         (folder / "trainer" / "configs").mkdir()
         (folder / "trainer" / "configs" / "demo.toml").write_text("")
+        self.record_release(release_id)
+
+    def record_release(self, release_id: str) -> None:
+        """Write release.json for the files of a release."""
+        folder = self.layout.release(release_id)
         listed = release.file_hashes(folder / "trainer")
         record = {"release_id": release_id, "tree_hash": "t", "files": listed}
         (folder / "release.json").write_text(json.dumps(record))
