@@ -39,7 +39,7 @@ VERBS = {
 }
 ASKED = re.compile(r"<[^<>]+> (?:PCT: |SSH: )?(EXEC|PUT|FETCH) ")
 MODULE = re.compile(r"Using module file \S*/(\w+)\.py")
-PROOF = " TASK [training_run : prove | "
+PROOF = " TASK [training_run : health_check | "
 
 
 @dataclass(frozen=True)

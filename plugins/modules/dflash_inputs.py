@@ -54,7 +54,7 @@ from ansible.module_utils.dflash_module import SELECTION, run_module
 from ansible.module_utils.dflash_ops import inputs
 from ansible.module_utils.dflash_ops.core import jobs
 from ansible.module_utils.dflash_ops.core.paths import Layout
-from ansible.module_utils.dflash_ops.operations.ensure_run import selection_of
+from ansible.module_utils.dflash_ops.operations.ensure_run import selection_from
 from ansible.module_utils.dflash_ops.run import resolved_config
 from ansible.module_utils.dflash_ops.run.trainer_command import Selection
 
@@ -74,7 +74,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         OpsError: something is missing, damaged, or changed and not accepted.
     """
     want = module.params
-    selection = selection_of(want)
+    selection = selection_from(want)
     if module.check_mode and not ready(layout, selection):
         return {"changed": True, "inputs": {}, "msg": "would be fingerprinted once environment and release are there"}
     resolved = resolved_config.resolve(layout, selection, store=not module.check_mode)

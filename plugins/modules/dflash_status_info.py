@@ -99,7 +99,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     want = module.params
     if want["wait"]:
         health_check.wait_for_news(layout, want["run"], last_key=want["news_key"], seconds=want["wait"])
-    answer = box_activity.look(layout, run_id=want["run"], stall_seconds=want["stall_seconds"])
+    answer = box_activity.snapshot(layout, run_id=want["run"], stall_seconds=want["stall_seconds"])
     if not want["watch"]:
         return {"answer": answer}
     judged = health_check.judge(layout, answer, want)

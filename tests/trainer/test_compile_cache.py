@@ -86,7 +86,7 @@ def box(made: Box) -> Iterator[Box]:
     kept = made.folder.with_name("kept")
     shutil.copytree(made.folder, kept)
     yield made
-    for found in run_processes.all_living(made.layout).values():
+    for found in run_processes.running_processes(made.layout).values():
         processes.send(found, signal.SIGKILL)
     shutil.rmtree(made.folder, ignore_errors=True)
     kept.rename(made.folder)

@@ -79,9 +79,9 @@ class Box:
 
     def end(self) -> None:
         """End what this box started, and its tmux server, by their pids."""
-        for found in run_processes.all_living(self.layout).values():
+        for found in run_processes.running_processes(self.layout).values():
             processes.send(found, signal.SIGKILL)
-        host = launch.server(self.layout)
+        host = launch.tmux_server(self.layout)
         host._call("kill-server")
 
 

@@ -81,7 +81,7 @@ def test_case_40_rollback_twice_goes_one_further_and_then_stays(box: Box) -> Non
     second = known_good.plan_rollback(box.layout)
     assert second["entry"] is None
     assert "already runs" in second["reason"]
-    stop.stop(box.layout, again, say=lambda _line: None)
+    stop.stop(box.layout, again, report=lambda _line: None)
     assert known_good.plan_rollback(box.layout)["entry"]["run_id"] == oldest.run_id
 
 

@@ -32,7 +32,7 @@ def a_run(layout: Layout, run_id: str, tok_s: float, **record: Any) -> None:
 
 
 def screen(layout: Layout) -> str:
-    return "\n".join(screens.status_screen(box_activity.look(layout)))
+    return "\n".join(screens.status_screen(box_activity.snapshot(layout)))
 
 
 def test_the_best_speed_of_other_runs_of_this_configuration_is_shown_beside_the_present_one(layout: Layout) -> None:
@@ -76,7 +76,7 @@ class TestLive:
         run = box.launch("test.pause=0.1")
         until(lambda: len(metrics.read_metrics(run.metrics)) > 3)
         jobs.start_or_attach(box.layout, "prewarm-x", "job_entries:persist", {}, title="warm compile cache x")
-        until(lambda: "at work" in str(box_activity.at_work(box.layout)))
+        until(lambda: "at work" in str(box_activity.running_jobs(box.layout)))
         held = operator_lock.holder_of(os.getpid(), operation="relaunch")
         operator_lock.acquire(box.layout, held)
         told = screen(box.layout)
@@ -95,7 +95,7 @@ class TestLive:
     def test_who_died_or_whose_lease_ended_holds_nothing(self, box: Box) -> None:
         held = operator_lock.holder_of(os.getpid(), operation="deploy")
         operator_lock.acquire(box.layout, held, now=time.time() - operator_lock.LEASE_SECONDS - 1)
-        assert box_activity.holder(box.layout) is None
+        assert box_activity.lock_holder(box.layout) is None
         dead = operator_lock.holder_from({**held.as_dict(), "start_ticks": 1})
         operator_lock.acquire(box.layout, dead)
-        assert box_activity.holder(box.layout) is None
+        assert box_activity.lock_holder(box.layout) is None

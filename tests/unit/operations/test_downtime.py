@@ -46,7 +46,7 @@ def place(box: Box) -> Place:
 
 def test_a_run_that_will_be_down_for_a_prewarm_is_told_before_it_is_stopped(box: Box) -> None:
     run = going(box)
-    said = ensure_run.before_stop(box.layout, want(), check_mode=False)["message"]
+    said = ensure_run.check_before_stop(box.layout, want(), check_mode=False)["message"]
     assert f"\nrun {run.run_id} is down from the stop to the launch: the compile cache is cold" in said
     assert said.endswith("none was made on this box yet, so how long is not known")
     assert box.state() == "running"
@@ -55,20 +55,20 @@ def test_a_run_that_will_be_down_for_a_prewarm_is_told_before_it_is_stopped(box:
 def test_how_long_the_last_prewarm_lasted_is_that_of_the_nearest_kind(box: Box) -> None:
     where = place(box)
     ended(box, "prewarm-0123456789ab-000000000000", seconds=500, at=3)
-    assert downtime.last_time(box.layout, where).endswith("of another cache, lasted 8 m 20 s")
+    assert downtime.last_prewarm(box.layout, where).endswith("of another cache, lasted 8 m 20 s")
     ended(box, f"prewarm-{where.cache_id}-000000000000", seconds=200, at=2)
-    assert downtime.last_time(box.layout, where) == "the last one of this cache lasted 3 m 20 s"
+    assert downtime.last_prewarm(box.layout, where) == "the last one of this cache lasted 3 m 20 s"
     ended(box, f"{where.job_id()}.previous", seconds=90, at=1)
     ended(box, where.job_id(), seconds=1, at=4, changed=False)  # found it warm
-    assert downtime.last_time(box.layout, where) == "the last one of these shapes lasted 1 m 30 s"
+    assert downtime.last_prewarm(box.layout, where) == "the last one of these shapes lasted 1 m 30 s"
 
 
 def test_nothing_is_told_when_no_run_lives_or_nothing_has_to_be_compiled(box: Box) -> None:
     where, cold, warm = place(box), Look("cold", "empty"), Look("warm", "proved")
-    assert downtime.told(box.layout, where, cold) == ""
+    assert downtime.message(box.layout, where, cold) == ""
     going(box)
-    assert downtime.told(box.layout, where, warm) == ""
-    assert "made anew (compile_cache_wipe)" in downtime.told(box.layout, where, warm, wipe=True)
+    assert downtime.message(box.layout, where, warm) == ""
+    assert "made anew (compile_cache_wipe)" in downtime.message(box.layout, where, warm, wipe=True)
 
 
 def test_a_rollback_tells_it_too(box: Box) -> None:

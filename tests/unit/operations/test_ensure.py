@@ -80,7 +80,7 @@ def test_check_mode_on_an_empty_box_and_on_a_built_one_starts_nothing(box: Box) 
     told = ensure(box, check_mode=True)
     assert (told["changed"], told["launched"]) == (True, False)
     assert runs.run_ids(box.layout) == []
-    assert run_processes.all_living(box.layout) == {}
+    assert run_processes.running_processes(box.layout) == {}
 
 
 def test_case_p1_drift_is_named_and_launch_refused(box: Box) -> None:
@@ -99,16 +99,16 @@ def test_case_p1_drift_is_named_and_launch_refused(box: Box) -> None:
 def test_what_speaks_against_a_launch_is_told_before_a_run_is_stopped_for_it(box: Box) -> None:
     living_run = runs.load(box.layout, ensure(box)["run_id"])
     asked = want("optimizer.lr=2", allow_cold=False)
-    told = ensure_run.before_stop(box.layout, asked, check_mode=False)
+    told = ensure_run.check_before_stop(box.layout, asked, check_mode=False)
     assert told["changed"] is False
     assert told["message"].startswith("every look is fine: it can be launched")
     (next((box.layout.env("e1") / "lib").glob("python3.*")) / "site-packages" / "evil.pth").write_text("import os\n")
     link = box.layout.root / "a file"
     link.write_text("mine")
     with pytest.raises(OpsError, match="training_run_script_link"):
-        ensure_run.before_stop(box.layout, {**asked, "script_link": str(link)}, check_mode=False)
+        ensure_run.check_before_stop(box.layout, {**asked, "script_link": str(link)}, check_mode=False)
     with pytest.raises(OpsError, match=r"Nothing was stopped or launched\.\nenvironment-drift: .*evil\.pth") as refused:
-        ensure_run.before_stop(box.layout, asked, check_mode=False)
+        ensure_run.check_before_stop(box.layout, asked, check_mode=False)
     assert "run-lives" not in refused.value.message
     assert run_processes.main_process(living_run) is not None
     assert runs.run_ids(box.layout) == [living_run.run_id]
@@ -206,7 +206,7 @@ def test_a_rollback_that_would_be_refused_stops_nothing(box: Box) -> None:
     known_good.promote(box.layout, known_good.entry_of(box.layout, good, by="me"))
     ensure(box, "optimizer.lr=2")
     assert rollback.plan(box.layout, "", {})["target"]["run_id"] == good.run_id
-    launch.server(box.layout)._call("new-session", "-d", "-s", "mine", "--", "cat")
+    launch.tmux_server(box.layout)._call("new-session", "-d", "-s", "mine", "--", "cat")
     (good.folder / "run.json").write_text(json.dumps({**good.record, "session": "mine"}))
     known_good.promote(box.layout, known_good.entry_of(box.layout, runs.load(box.layout, good.run_id), by="me"))
     with pytest.raises(OpsError, match=r"Nothing was stopped or launched\.\nsession-taken: "):

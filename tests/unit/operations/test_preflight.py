@@ -15,7 +15,7 @@ from dflash_ops.core.paths import Layout
 from dflash_ops.monitor import status
 from dflash_ops.operations import preflight
 from dflash_ops.run import launch, metrics, runs, secrets_file
-from dflash_ops.run.trainer_command import Selection, check_extra
+from dflash_ops.run.trainer_command import Selection, check_environment
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 
@@ -30,7 +30,7 @@ def h200(count: int, used: int = 4) -> Survey:
 
 
 def test_empty_problems_and_a_record(box: Box) -> None:
-    found = preflight.look(box.layout, box.select(), session="dflash")
+    found = preflight.check(box.layout, box.select(), session="dflash")
     assert found.problems == []
     assert found.record["needs"]["gpus"] == 0
     assert found.record["packages"] == {"a": "1"}
@@ -39,20 +39,20 @@ def test_empty_problems_and_a_record(box: Box) -> None:
 
 
 def test_case_57_more_gpus_than_there_are_is_refused_before_anything_starts(box: Box) -> None:
-    found = preflight.look(box.layout, box.select("test.gpus=8"), session="dflash", survey=h200(2))
+    found = preflight.check(box.layout, box.select("test.gpus=8"), session="dflash", survey=h200(2))
     assert found.problems[0]["message"] .startswith("the configuration uses cuda:2 to cuda:7, which the")
     assert runs.run_ids(box.layout) == []
 
 
 def test_held_gpu_is_named(box: Box) -> None:
-    found = preflight.look(box.layout, box.select("test.gpus=2"), session="dflash", survey=h200(2, used=70000))
+    found = preflight.check(box.layout, box.select("test.gpus=2"), session="dflash", survey=h200(2, used=70000))
     assert names(found) == ["gpu-held", "gpu-held"]
 
 
 def test_case_51_a_real_allocation_is_made_and_its_failure_named(box: Box) -> None:
     site = next((box.layout.env("e1") / "lib").glob("python3.*")) / "site-packages"
     (site / "torch.py").write_text("def ones(*a, **k):\n    raise RuntimeError('CUDA unknown error')\n")
-    found = preflight.look(box.layout, box.select("test.gpus=2"), session="dflash", survey=h200(2))
+    found = preflight.check(box.layout, box.select("test.gpus=2"), session="dflash", survey=h200(2))
     assert [item["message"].split(":")[0] for item in found.problems] == [
         "GPU 0 takes no allocation",
         "GPU 1 takes no allocation",
@@ -62,22 +62,22 @@ def test_case_51_a_real_allocation_is_made_and_its_failure_named(box: Box) -> No
 
 
 def test_case_64_wandb_online_without_a_key_is_refused_and_offline_is_not(box: Box) -> None:
-    online = preflight.look(box.layout, box.select("logging.wandb=online"), session="dflash")
+    online = preflight.check(box.layout, box.select("logging.wandb=online"), session="dflash")
     assert names(online) == ["secret-missing"]
     assert "WANDB_API_KEY" in online.problems[0]["message"]
     for overrides, secrets in (["logging.wandb=offline"], {}), (["logging.wandb=online"], {"WANDB_API_KEY": "x"}):
-        assert preflight.look(box.layout, box.select(*overrides), session="dflash", secrets=secrets).problems == []
+        assert preflight.check(box.layout, box.select(*overrides), session="dflash", secrets=secrets).problems == []
 
 
 def test_s3_without_credentials_is_refused(box: Box) -> None:
-    found = preflight.look(box.layout, box.select("checkpoint.s3_uri=s3://b/p"), session="dflash")
+    found = preflight.check(box.layout, box.select("checkpoint.s3_uri=s3://b/p"), session="dflash")
     assert "AWS_ACCESS_KEY_ID" in found.problems[0]["message"]
 
 
 def test_living_run_and_taken_session_are_told_together_with_the_rest(box: Box) -> None:
     box.launch(session="train")
-    launch.server(box.layout)._call("new-session", "-d", "-s", "dflash", "--", "cat")
-    found = preflight.look(
+    launch.tmux_server(box.layout)._call("new-session", "-d", "-s", "dflash", "--", "cat")
+    found = preflight.check(
         box.layout, box.select("logging.wandb=online"), session="dflash", drift=["added: x (is in no lock)"]
     )
     assert names(found) == ["environment-drift", "run-lives", "session-taken", "secret-missing"]
@@ -94,7 +94,7 @@ def test_case_61_the_mount_of_the_checkpoints_is_the_one_looked_at(tmp_path: Pat
     try:
         box = Box(tmp_path / "root")
         layout = Layout.of(tmp_path / "root", small)
-        found = preflight.look(layout, box.select(), session="dflash")
+        found = preflight.check(layout, box.select(), session="dflash")
         assert names(found) == ["disk-short"]
         assert f"on {small}" in found.problems[0]["message"]
         assert "free" in found.problems[0]["message"]
@@ -142,28 +142,28 @@ def test_missing_environment_release_and_config_are_named(box: Box) -> None:
         (Selection("e1", "r1", "nope.toml"), "dflash_config is 'nope.toml'"),
     ):
         with pytest.raises(OpsError, match=text):
-            preflight.look(box.layout, selection, session="dflash")
+            preflight.check(box.layout, selection, session="dflash")
 
 
 def test_refused_configuration_names_the_key(box: Box) -> None:
     with pytest.raises(OpsError, match=r"config error: tset\.how = x: unknown key"):
-        preflight.look(box.layout, box.select("tset.how=x"), session="dflash")
+        preflight.check(box.layout, box.select("tset.how=x"), session="dflash")
 
 
 def test_secret_among_plain_variables_is_refused() -> None:
     with pytest.raises(OpsError, match="HF_TOKEN, which looks like a secret"):
-        check_extra({"HF_TOKEN": "x"})
+        check_environment({"HF_TOKEN": "x"})
 
 
 def test_secrets_file_follows_what_is_wanted(box: Box) -> None:
-    assert secrets_file.place(box.layout, {"A": "1"})
-    assert not secrets_file.place(box.layout, {"A": "1"})
-    secrets_file.path_of(box.layout).chmod(0o644)
-    assert secrets_file.place(box.layout, {"A": "1"})
-    assert secrets_file.place(box.layout, {}, check_mode=True)
-    assert secrets_file.path_of(box.layout).exists()
-    assert secrets_file.place(box.layout, {})
-    assert not secrets_file.path_of(box.layout).exists()
+    assert secrets_file.write(box.layout, {"A": "1"})
+    assert not secrets_file.write(box.layout, {"A": "1"})
+    secrets_file.path(box.layout).chmod(0o644)
+    assert secrets_file.write(box.layout, {"A": "1"})
+    assert secrets_file.write(box.layout, {}, check_mode=True)
+    assert secrets_file.path(box.layout).exists()
+    assert secrets_file.write(box.layout, {})
+    assert not secrets_file.path(box.layout).exists()
 
 
 def test_status_shows_what_the_trainer_counts(box: Box) -> None:

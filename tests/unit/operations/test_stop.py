@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not in
 def test_stop_leaves_a_checkpoint_of_the_last_step(box: Box) -> None:
     run = going(box)
     lines: list[str] = []
-    done = stop.stop(box.layout, run, say=lines.append)
+    done = stop.stop(box.layout, run, report=lines.append)
     assert done["state"] == "stopped"
     last = metrics.read_metrics(run.metrics)[-1]["step"]
     assert done["checkpoint_step"] == last
@@ -39,9 +39,9 @@ def test_case_07_stop_twice_and_status_of_an_empty_box(box: Box) -> None:
     assert status.snapshot(box.layout)["state"] == "not running"
     assert not stop.needed(box.layout, stop.run_to_stop(box.layout))
     run = going(box)
-    stop.stop(box.layout, run, say=lambda _line: None)
+    stop.stop(box.layout, run, report=lambda _line: None)
     assert not stop.needed(box.layout, stop.run_to_stop(box.layout))
-    assert stop.stop(box.layout, run, say=lambda _line: None)["state"] == "stopped"
+    assert stop.stop(box.layout, run, report=lambda _line: None)["state"] == "stopped"
 
 
 def test_case_07_unknown_is_a_state_of_its_own(box: Box) -> None:
@@ -60,7 +60,7 @@ def test_case_24_those_that_only_name_the_trainer_live_on(box: Box, tmp_path: Pa
     )
     shell = subprocess.Popen(["/bin/sh", "-c", f"sleep 600; : dflash_trainer train {run.run_id}"])
     try:
-        stop.stop(box.layout, run, say=lambda _line: None)
+        stop.stop(box.layout, run, report=lambda _line: None)
         assert editor.poll() is None
         assert shell.poll() is None
     finally:
@@ -76,9 +76,9 @@ def test_run_of_another_root_with_the_same_id_lives_on(box: Box, tmp_path: Path)
     other = subprocess.Popen(["/bin/sleep", "600"], env=marks)
     try:
         until(lambda: processes.environment_of(other.pid) == marks)
-        stop.stop(box.layout, run, say=lambda _line: None)
+        stop.stop(box.layout, run, report=lambda _line: None)
         assert other.poll() is None
-        assert run_processes.all_living(box.layout) == {}
+        assert run_processes.running_processes(box.layout) == {}
     finally:
         other.kill()
         other.wait()
@@ -86,13 +86,13 @@ def test_run_of_another_root_with_the_same_id_lives_on(box: Box, tmp_path: Path)
 
 def test_case_28_children_that_left_the_session_are_ended_and_it_is_proved(box: Box) -> None:
     run = going(box, "test.how=children")
-    sessions = lambda: {os.getsid(process.pid) for process in run_processes.of_run(run)}  # noqa: E731
+    sessions = lambda: {os.getsid(process.pid) for process in run_processes.processes_of(run)}  # noqa: E731
     until(lambda: len(sessions()) == 3, what="children in own sessions")
-    found = run_processes.of_run(run)
+    found = run_processes.processes_of(run)
     assert len(found) == 3
     port = int((run.folder / "port").read_text())
     assert run_processes.listening_ports([process.pid for process in found]) == [port]
-    done = stop.stop(box.layout, run, say=lambda _line: None, term_seconds=0.5)
+    done = stop.stop(box.layout, run, report=lambda _line: None, term_seconds=0.5)
     assert not any(processes.alive(process) for process in found)
     assert done["left"] == {"pids": (), "gpu_pids": (), "gpus": (), "ports": ()}
     with pytest.raises(ConnectionRefusedError):
@@ -108,8 +108,8 @@ def test_case_28_children_left_by_a_dead_trainer_are_named_and_block_a_launch(bo
     assert "leftovers" in [item["name"] for item in status.snapshot(box.layout)["problems"]]
     with pytest.raises(OpsError, match="processes of it are left"):
         box.launch()
-    stop.stop(box.layout, run, say=lambda _line: None, term_seconds=0.2)
-    assert run_processes.of_run(run) == []
+    stop.stop(box.layout, run, report=lambda _line: None, term_seconds=0.2)
+    assert run_processes.processes_of(run) == []
 
 
 def h200(used: int, *, state: str = "ok", problems: tuple[str, ...] = ()) -> Survey:
@@ -124,17 +124,17 @@ def test_case_55_memory_without_a_process_in_sight_is_no_proof_that_a_stopped_ru
     run = going(box, "test.gpus=2")
     monkeypatch.setattr(gpus, "survey", lambda: h200(70000))
     with pytest.raises(OpsError, match="memory, of a process that cannot be seen from here, on GPU 0, 1"):
-        stop.stop(box.layout, run, say=lambda _line: None, now=True)
+        stop.stop(box.layout, run, report=lambda _line: None, immediately=True)
 
 
 def test_a_driver_that_needs_a_moment_and_gpus_that_do_not_answer(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([h200(70000), h200(70000), h200(4)])
     monkeypatch.setattr(gpus, "survey", lambda: next(answers))
     said: list[str] = []
-    stop.stop(box.layout, going(box, "test.gpus=2"), say=said.append, now=True)
+    stop.stop(box.layout, going(box, "test.gpus=2"), report=said.append, immediately=True)
     assert "no GPU memory" in said[-1]
     monkeypatch.setattr(gpus, "survey", lambda: h200(0, state="unknown", problems=("nvidia-smi gave no answer",)))
-    stop.stop(box.layout, going(box, "test.gpus=2"), say=said.append, now=True)
+    stop.stop(box.layout, going(box, "test.gpus=2"), report=said.append, immediately=True)
     assert "no GPU memory" not in said[-1]
     assert said[-1].endswith("its GPUs could not be asked: nvidia-smi gave no answer")
 
@@ -154,7 +154,7 @@ def test_case_54_a_run_that_lost_a_gpu_is_flagged(box: Box, monkeypatch: pytest.
 def test_deaf_trainer_is_killed_after_its_time(box: Box) -> None:
     run = going(box, "test.how=deaf")
     lines: list[str] = []
-    done = stop.stop(box.layout, run, say=lines.append, seconds=1.0, term_seconds=0.3)
+    done = stop.stop(box.layout, run, report=lines.append, seconds=1.0, term_seconds=0.3)
     assert done["forced"]
     assert done["state"] == "stopped"
     assert any("did not leave" in line for line in lines)
@@ -162,9 +162,9 @@ def test_deaf_trainer_is_killed_after_its_time(box: Box) -> None:
 
 def test_stop_now_does_not_wait(box: Box) -> None:
     run = going(box)
-    done = stop.stop(box.layout, run, say=lambda _line: None, now=True)
+    done = stop.stop(box.layout, run, report=lambda _line: None, immediately=True)
     assert done["forced"]
-    assert run_processes.of_run(run) == []
+    assert run_processes.processes_of(run) == []
 
 
 def test_run_without_current_link_is_still_found(box: Box) -> None:

@@ -71,7 +71,7 @@ def test_case_20_odd_label_runs_and_stop_really_stops_it(box: Box) -> None:
     until(lambda: steps(run) > 1)
     main = run_processes.main_process(run)
     assert main is not None
-    stop.stop(box.layout, run, say=quiet)
+    stop.stop(box.layout, run, report=quiet)
     assert not processes.alive(main)
     assert box.state() == "stopped"
 
@@ -92,11 +92,11 @@ def test_case_17_run_outlives_who_launched_it(box: Box) -> None:
 def test_killed_tmux_server_ends_no_run(box: Box) -> None:
     run = box.launch()
     until(lambda: steps(run) > 1)
-    launch.server(box.layout)._call("kill-server")
+    launch.tmux_server(box.layout)._call("kill-server")
     at = steps(run)
     until(lambda: steps(run) > at + 3)
     assert box.state() == "running"
-    stop.stop(box.layout, run, say=quiet)
+    stop.stop(box.layout, run, report=quiet)
     assert run.read("exit.json")["rc"] == 0
 
 
@@ -104,7 +104,7 @@ def test_a_lost_terminal_is_not_offered_and_told(box: Box) -> None:
     run = box.launch()
     until(lambda: steps(run) > 0)
     assert "attach" in status.snapshot(box.layout)["commands"]
-    launch.server(box.layout)._call("kill-server")
+    launch.tmux_server(box.layout)._call("kill-server")
     told = status.snapshot(box.layout)
     assert (told["state"], told["ok"]) == ("running", True)
     screen = "\n".join(screens.status_screen(told))
@@ -165,13 +165,13 @@ def test_the_restart_of_a_container_is_another_boot(tmp_path: Path, monkeypatch:
 
 
 def test_case_21_neighbour_session_is_not_ours(box: Box) -> None:
-    host = launch.server(box.layout)
+    host = launch.tmux_server(box.layout)
     box.layout.root.mkdir(exist_ok=True)
     host._call("new-session", "-d", "-s", "train-2", "--", "sleep", "600")
     assert box.state() == "not running"
     assert stop.run_to_stop(box.layout) is None
     run = box.launch(session="train")
-    stop.stop(box.layout, run, say=quiet, now=True)
+    stop.stop(box.layout, run, report=quiet, immediately=True)
     assert host.find("train") is None
     assert host.find("train-2") is not None
 
@@ -179,13 +179,13 @@ def test_case_21_neighbour_session_is_not_ours(box: Box) -> None:
 def test_case_23_trainer_sees_exactly_the_recorded_environment(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"FOO": "old", "PYTHONPATH": "/tmp/x", "LD_LIBRARY_PATH": "/tmp/y", "VIRTUAL_ENV": "/v"}.items():
         monkeypatch.setenv(name, value)
-    by_hand = launch.server(box.layout)
+    by_hand = launch.tmux_server(box.layout)
     subprocess.run(
         by_hand.command("new-session", "-d", "-s", "mine", "--", "sleep", "600"),
         check=True,
         env={**os.environ, "FOO": "old"},
     )
-    secrets_file.place(box.layout, {"WANDB_API_KEY": "s3cret value"})
+    secrets_file.write(box.layout, {"WANDB_API_KEY": "s3cret value"})
     run = box.launch()
     until(lambda: (run.folder / "environ.json").exists())
     until(lambda: steps(run) > 0)
@@ -200,7 +200,7 @@ def test_case_23_trainer_sees_exactly_the_recorded_environment(box: Box, monkeyp
     main = run_processes.main_process(run)
     assert main is not None
     assert "s3cret" not in written + " ".join(run_processes.command_line(main.pid))
-    assert secrets_file.path_of(box.layout).stat().st_mode & 0o777 == 0o600
+    assert secrets_file.path(box.layout).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(("how", "state", "rc", "number"), [("exit3", "failed", 3, None), ("kill9", "killed", 137, 9)])
@@ -230,7 +230,7 @@ def test_case_27_second_launch_is_refused(box: Box) -> None:
 
 
 def test_case_27_idle_session_of_a_user_is_left_untouched(box: Box) -> None:
-    host = launch.server(box.layout)
+    host = launch.tmux_server(box.layout)
     host._call("new-session", "-d", "-s", "dflash", "--", "cat")
     before = host.find("dflash")
     with pytest.raises(OpsError, match="was not started by a launch"):
@@ -289,7 +289,7 @@ def test_relaunch_goes_on_from_the_last_complete_checkpoint(box: Box) -> None:
     until(lambda: steps(second) > 0)
     assert metrics.read_metrics(second.metrics)[0]["step"] == 4
     assert f", goes on from step 3 of {first.run_id}" in "\n".join(screens.status_screen(status.snapshot(box.layout)))
-    assert ensure_run._goes_on(box.layout, second) == f", goes on from step 3 of {first.run_id}"
+    assert ensure_run._resume_note(box.layout, second) == f", goes on from step 3 of {first.run_id}"
 
 
 def test_other_configuration_starts_anew(box: Box) -> None:
@@ -306,7 +306,7 @@ def test_suspended_trainer_is_stalled_and_can_be_stopped(box: Box) -> None:
     assert main is not None
     os.kill(main.pid, signal.SIGSTOP)
     until(lambda: box.state() == "stalled")
-    stop.stop(box.layout, run, say=quiet)
+    stop.stop(box.layout, run, report=quiet)
     assert box.state() == "stopped"
 
 
@@ -355,7 +355,7 @@ def test_long_root_is_refused_before_anything_is_left(tmp_path: Path) -> None:
 
 def test_script_link_is_kept(box: Box, tmp_path: Path) -> None:
     link = tmp_path / "start_training.sh"
-    run = box.launch(keep_link=str(link))
+    run = box.launch(script_link=str(link))
     assert link.resolve() == (run.folder / "start_training.sh").resolve()
 
 
@@ -363,9 +363,9 @@ def test_a_file_in_place_of_the_script_link_is_refused_before_anything_starts(bo
     link = tmp_path / "start_training.sh"
     link.write_text("mine")
     with pytest.raises(OpsError, match="training_run_script_link"):
-        box.launch(keep_link=str(link))
+        box.launch(script_link=str(link))
     assert link.read_text() == "mine"
-    assert run_processes.all_living(box.layout) == {}
+    assert run_processes.running_processes(box.layout) == {}
     assert runs.run_ids(box.layout) == []
 
 
@@ -376,9 +376,9 @@ def test_a_run_in_the_workspace_of_an_earlier_day_is_seen_refuses_a_second_one_a
     moved = dataclasses.replace(box.layout, workspace=tmp_path / "other")
     assert status.snapshot(moved)["run_id"] == run.run_id
     with pytest.raises(OpsError, match=f"run {run.run_id} lives"):
-        launch.refuse_living(moved)
+        launch.require_nothing_running(moved)
     assert prune.needed_ids(moved, prune.kept_runs(moved, 1), "env_id")[run.record["env_id"]].startswith("run ")
     found = stop.run_to_stop(moved)
     assert found is not None
-    stop.stop(moved, found, say=print)
-    assert run_processes.all_living(box.layout) == {}
+    stop.stop(moved, found, report=print)
+    assert run_processes.running_processes(box.layout) == {}

@@ -87,10 +87,10 @@ def test_one_relaunch_resolves_the_configuration_once(box: Box, repo: Path, tmp_
 
 def test_check_mode_stores_nothing(box: Box) -> None:
     log = log_trainer_commands(box)
-    readiness.of(box.layout, box.selection, store=False)
+    readiness.check(box.layout, box.selection, store=False)
     assert not box.layout.configs.exists()
-    readiness.of(box.layout, box.selection, store=True)
-    readiness.of(box.layout, box.selection, store=False)
+    readiness.check(box.layout, box.selection, store=True)
+    readiness.check(box.layout, box.selection, store=False)
     assert commands(log) == ["config", "config"]
 
 
@@ -110,7 +110,7 @@ def test_other_overrides_and_variables_are_resolved_separately(box: Box) -> None
     log = log_trainer_commands(box)
     for selection in (box.select(), box.select("optimizer.lr=2"), box.select(), box.select("optimizer.lr=2")):
         resolved_config.resolve(box.layout, selection)
-    other_home = ensure_run.selection_of(want(environment={"HOME": "/elsewhere"}))
+    other_home = ensure_run.selection_from(want(environment={"HOME": "/elsewhere"}))
     resolved_config.resolve(box.layout, other_home)
     assert commands(log) == ["config"] * 3
 

@@ -22,7 +22,7 @@ def chain(layout: Layout, count: int) -> list[str]:
 
 
 def chosen(layout: Layout, **more: object) -> str | None:
-    found = resume.source(layout, "same", **more)  # type: ignore[arg-type]
+    found = resume.find_source(layout, "same", **more)  # type: ignore[arg-type]
     return found.run_id if found else None
 
 
@@ -30,9 +30,9 @@ def test_what_came_of_a_bad_run_is_passed_over_until_a_proved_one(layout: Layout
     names = chain(layout, 6)
     assert chosen(layout) == names[5]
     assert chosen(layout, bad=[names[2]]) == names[1]
-    assert chosen(layout, bad=[names[2]], proved=[names[4]]) == names[5]
-    assert chosen(layout, bad=[names[2], names[5]], proved=[names[4]]) == names[4]
-    assert chosen(layout, bad=names[2:3], proved=names[2:3]) == names[1]
+    assert chosen(layout, bad=[names[2]], good=[names[4]]) == names[5]
+    assert chosen(layout, bad=[names[2], names[5]], good=[names[4]]) == names[4]
+    assert chosen(layout, bad=names[2:3], good=names[2:3]) == names[1]
     assert chosen(layout, bad=[names[0]]) is None
 
 
@@ -54,7 +54,7 @@ def test_each_record_is_read_once_however_many_came_of_a_bad_run(
 ) -> None:
     names = chain(layout, 200)
     reads: Counter[str] = Counter()
-    readable = runs.readable
+    readable = runs.load_or_none
 
     def counted(layout: Layout, run_id: str) -> runs.Run | None:
         reads[run_id] += 1

@@ -127,7 +127,7 @@ def mark(layout: Layout, *, bad: Sequence[str], good: str = "") -> None:
 
 def source_of(run: runs.Run) -> str:
     """Return the run that `run` was rolled back to, or its own id."""
-    return runs.rolled_back_to(run) or run.run_id
+    return runs.rollback_target(run) or run.run_id
 
 
 def plan_rollback(layout: Layout, wanted: str = "") -> dict[str, Any]:

@@ -96,7 +96,7 @@ def kept_runs(layout: Layout, count: int) -> dict[str, str]:
     current = runs.current(layout)
     if current is not None:
         kept[current.run_id] = "current"
-    for run_id in run_processes.all_living(layout):
+    for run_id in run_processes.running_processes(layout):
         kept[run_id] = "its processes live"
     sources = [
         str(runs.load(layout, run_id).record.get("resume_from") or "")

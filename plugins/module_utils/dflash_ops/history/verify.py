@@ -28,7 +28,7 @@ def audit(layout: Layout, run_id: str) -> dict[str, Any]:
     Raises:
         OpsError: there is no run to audit.
     """
-    run = runs.need(layout, run_id)
+    run = runs.require(layout, run_id)
     state, main = status.verdict(run).state, run_processes.main_process(run)
     selection = Selection.from_record(run.record)
     recorded: dict[str, Look] = {

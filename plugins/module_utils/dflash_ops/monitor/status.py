@@ -143,7 +143,7 @@ def snapshot(
 ) -> dict[str, Any]:
     """Return everything the status screen shows; `ok` says whether somebody has to act."""
     try:
-        run = runs.chosen(layout, run_id)
+        run = runs.select(layout, run_id)
         found = gpus.survey() if ask_gpus else gpus.Survey(state="none")
         return _of_run(layout, run, found, stall_seconds) if run else _nothing(layout, found)
     except OpsError as error:
@@ -169,7 +169,7 @@ def _nothing(layout: Layout, found: gpus.Survey) -> dict[str, Any]:
     detail = f"no run is current; {len(known)} earlier ones are kept" if known else "nothing was ever launched here"
     problems = [
         problem("leftovers", f"processes of run {run_id} still live", "playbooks/stop.yml -e run=" + run_id)
-        for run_id in run_processes.all_living(layout)
+        for run_id in run_processes.running_processes(layout)
     ]
     return {
         "ok": not problems,
@@ -228,7 +228,7 @@ def _of_run(layout: Layout, run: runs.Run, found: gpus.Survey, stall_seconds: fl
         "seconds_since_sign": round(now - last_sign(run)),
         "checkpoint": _checkpoint(run, now),
         "resumed_from": run.record.get("resume_from") or None,
-        "goes_on_from": runs.goes_on_from(run),
+        "goes_on_from": runs.resumed_from(run),
         "env_id": run.record.get("env_id"),
         "release_id": run.record.get("release_id"),
         "cache_id": run.record.get("cache_id"),
@@ -271,8 +271,8 @@ def _checkpoint(run: runs.Run, now: float) -> dict[str, Any] | None:
 
 def _damaged_checkpoints(run: runs.Run) -> list[dict[str, str]]:
     """Name checkpoints that cannot be resumed from; a newer one of a live run may still be in the making."""
-    bad = [f"{item.path.name}: {item.damage}" for item in checkpoints.look(run.checkpoints) if item.damage]
-    bad += [f"{path.name} was put aside" for path in checkpoints.put_aside(run.checkpoints)]
+    bad = [f"{item.path.name}: {item.damage}" for item in checkpoints.read_all(run.checkpoints) if item.damage]
+    bad += [f"{path.name} was put aside" for path in checkpoints.quarantined(run.checkpoints)]
     if not bad:
         return []
     return [
@@ -330,7 +330,7 @@ def as_launched(run: runs.Run) -> str:
 def _attach(layout: Layout, run: runs.Run) -> dict[str, str]:
     """Return how to see the run's terminal; nothing when its tmux session is gone, which ends no run."""
     try:
-        host = launch.server(layout)
+        host = launch.tmux_server(layout)
         session = host.find(runs.session_of(run))
     except OpsError as error:
         return {"attach": f"(no tmux: {error.message})"}
@@ -396,7 +396,7 @@ def _own_log(run: runs.Run) -> str:
 
 
 def _leftovers(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
-    left = run_processes.of_run(run)
+    left = run_processes.processes_of(run)
     if not left:
         return []
     pids = ", ".join(str(process.pid) for process in left)

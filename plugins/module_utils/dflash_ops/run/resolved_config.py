@@ -40,7 +40,7 @@ def resolve(layout: Layout, selection: Selection, *, store: bool = True) -> dict
     unchanged = not release.check(layout, selection.release_id)
     file = stored_file(layout, selection)
     stored = files.read_json(file) if unchanged else None
-    if is_valid(stored):
+    if isinstance(stored, dict) and is_valid(stored):
         return {part: stored[part] for part in PARTS}
     answer = _ask_trainer(layout, selection)
     complete = answer["needs"].get("checkpoint_bytes") is not None  # unknown while the target is not on the box
@@ -52,7 +52,7 @@ def resolve(layout: Layout, selection: Selection, *, store: bool = True) -> dict
 
 
 def stored_file(layout: Layout, selection: Selection) -> Path:
-    """Return the file that keeps the answer; its name hashes everything that decides it except files outside."""
+    """Return the file of the stored answer; its name is a hash of the release, environment and options."""
     record = files.read_json(layout.release(selection.release_id) / release.RECORD_NAME) or {}
     key = [
         str(trainer_command.trainer_folder(layout, selection.release_id)),
@@ -65,9 +65,9 @@ def stored_file(layout: Layout, selection: Selection) -> Path:
     return layout.configs / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
 
 
-def is_valid(stored: Any) -> bool:
-    """Return whether a stored answer is complete and what it read outside the release is unchanged."""
-    if not isinstance(stored, dict) or not all(isinstance(stored.get(part), dict) for part in PARTS):
+def is_valid(stored: Mapping[str, Any]) -> bool:
+    """Return whether a stored answer is complete and its files outside the release are unchanged."""
+    if not all(isinstance(stored.get(part), dict) for part in PARTS):
         return False
     same_paths = all(os.path.realpath(path) == resolved for path, resolved in stored["paths"].items())
     return same_paths and _target_stamp(stored["needs"]) == stored.get("target_stamp")
