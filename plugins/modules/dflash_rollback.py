@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: dflash_rollback
 short_description: Choose the target of a rollback
 description:
-  - Chooses the last known-good run that is not the current one, or the named run, checks that its environment, release and
-    inputs are on the box, and returns its launch options. The replaced run is marked bad.
+  - Chooses the last known-good run that is not the current one, or the named run, checks that its environment, release
+    and inputs are on the box, and returns its launch options. The replaced run is marked bad.
   - Stops and launches nothing; M(dflash_run) launches the target and marks the replaced run.
 extends_documentation_fragment: [dflash_box]
 options:
@@ -32,7 +32,6 @@ attributes:
 EXAMPLES = r"""
 - name: Choose the target of a rollback
   dflash_rollback:
-    root: /opt/dflash
 """
 
 RETURN = r"""

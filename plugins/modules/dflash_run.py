@@ -99,7 +99,6 @@ attributes:
 EXAMPLES = r"""
 - name: Start training
   dflash_run:
-    root: /opt/dflash
     env_id: cpu-py311-3f2a91c04b7d
     release_id: 5d646f9
     config: demo.toml
@@ -130,7 +129,7 @@ problems:
   description: Reasons against the launch.
   returned: failure
   type: list
-  sample: [{name: already-running, message: run 20260131T120000Z-demo is running (pid 4711)., remedy: playbooks/stop.yml}]
+  sample: [{name: disk-short, message: 3 GB free on /workspace., remedy: playbooks/prune.yml}]
 """
 
 from typing import Any

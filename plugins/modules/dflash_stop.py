@@ -25,11 +25,11 @@ options:
     type: bool
     default: false
   job:
-    description: Cancel this job (a build, a prewarm) instead of stopping a run; V(all) cancels every job. Empty for none.
+    description: Cancel this job (a build, a prewarm) instead of stopping a run; V(all) cancels every job.
     type: str
     default: ""
   for_launch:
-    description: A launch should follow in the same playbook; a missing launch is reported. Only the action plugin reads this.
+    description: Report when no launch follows in the same playbook. Only the action plugin reads this.
     type: bool
     default: false
 attributes:
@@ -44,11 +44,9 @@ attributes:
 EXAMPLES = r"""
 - name: Stop training
   dflash_stop:
-    root: /opt/dflash
 
 - name: Cancel all jobs, such as a prewarm
   dflash_stop:
-    root: /opt/dflash
     job: all
 """
 

@@ -507,5 +507,5 @@ def test_prune_keeps_a_cache_that_somebody_makes_and_one_that_waits_for_a_wipe(b
     ],
 )
 def test_nobody_moves_the_cache_out_of_the_root_or_switches_it_off(name: str) -> None:
-    with pytest.raises(OpsError, match=f"training_run_environment holds {name}, which the box sets itself"):
+    with pytest.raises(OpsError, match=f"training_run_environment has {name}, which is reserved"):
         trainer_command.check_environment({name: "/tmp/elsewhere"})

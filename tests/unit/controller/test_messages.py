@@ -27,7 +27,7 @@ def typed(repo: Path, root: Path, *words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (["playbooks/stop.yml"], ["  localhost | nothing was ever launched here"]),
+        (["playbooks/stop.yml"], ["  localhost | no run was ever launched on this box"]),
         (["playbooks/prune.yml"], ["localhost:", "would remove 0 things, 0 B"]),
     ],
 )

@@ -113,9 +113,9 @@ def test_release_folder_in_a_path_is_no_difference(box: Layout) -> None:
 @pytest.mark.parametrize(
     ("known", "text"),
     [
-        ([], "nothing ran on this box yet.*deploy.yml starts the first"),
-        (["r1"], r"r1 is the only run here.*Remedy: after the next .* with -e run_a=r1$"),
-        (["r1", "r2"], r"none to compare with was named.*-e run_a=r1 takes the run before \([^)]*\)$"),
+        ([], "no run exists on this box yet.*deploy.yml starts the first run"),
+        (["r1"], r"r1 is the only run on this box.*Remedy: after the next .* with -e run_a=r1$"),
+        (["r1", "r2"], r"run_a was not given.*-e run_a=r1 compares with the previous run \([^)]*\)$"),
     ],
 )
 def test_without_two_runs_it_is_said_what_to_do_first(box: Layout, known: list[str], text: str) -> None:

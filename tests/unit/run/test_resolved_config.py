@@ -131,7 +131,7 @@ def test_moved_symlink_changed_target_and_damaged_file_are_resolved_again(box: B
     log = log_trainer_commands(box)
     resolved_config.resolve(box.layout, box.selection)
     file = resolved_config.stored_file(box.layout, box.selection)
-    stored = files.read_json(file)
+    stored = json.loads(file.read_text())
     link, shape = tmp_path / "newest", tmp_path / "model" / "config.json"
     link.symlink_to("/data/one")
     files.write_text(shape, "{}")
@@ -178,7 +178,7 @@ def test_pruning_removes_the_stored_files_of_a_removed_release(box: Box) -> None
     resolved_config.resolve(box.layout, box.selection)
     (kept,) = box.layout.configs.iterdir()
     gone = box.layout.configs / "0123456789abcdef.json"
-    files.write_json(gone, {**files.read_json(kept), "release_id": "r0"})
+    files.write_json(gone, {**json.loads(kept.read_text()), "release_id": "r0"})
     plan = prune.plan(box.layout, keep_runs=1)
     assert gone in dict(plan.remove) and kept not in dict(plan.remove)
     prune.apply(plan)
