@@ -1,4 +1,4 @@
-"""A box of one's own for a test: environment, release and runs below a temporary root."""
+"""A box for a test: environment, release and runs below a temporary root."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAND_IN = Path(__file__).parent / "stand_in" / "trainer.py"
 
 
 class Box:
-    """One root with a venv (no packages) as environment `e1` and the stand-in program as release `r1`."""
+    """A root with an empty venv as environment `e1` and the stand-in trainer as release `r1`."""
 
     def __init__(self, root: Path) -> None:
         self.layout = Layout.of(root)
@@ -68,7 +68,7 @@ class Box:
         return Selection(env_id="e1", release_id="r1", config="demo.toml", overrides=overrides)
 
     def launch(self, *overrides: str, **more: Any) -> runs.Run:
-        """Start the stand-in; each override is `section.key=value`."""
+        """Start the stand-in trainer; each override is `section.key=value`."""
         selection = self.select(*overrides)
         resolved = resolved_config.resolve(self.layout, selection)
         request = Request(**{"selection": selection, "label": "demo", **more})
@@ -78,7 +78,7 @@ class Box:
         return str(status.snapshot(self.layout, run_id=run.run_id if run else "")["state"])
 
     def end(self) -> None:
-        """End what this box started, and its tmux server, by their pids."""
+        """End the processes of this box and its tmux server."""
         for found in run_processes.running_processes(self.layout).values():
             processes.send(found, signal.SIGKILL)
         host = launch.tmux_server(self.layout)
@@ -86,10 +86,10 @@ class Box:
 
 
 def until(true: Callable[[], object], *, seconds: float = 20.0, what: str = "") -> None:
-    """Wait for something that has to come."""
+    """Wait until `true()` holds."""
     deadline = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < deadline, f"did not come in {seconds} s: {what or true}"
+        assert time.monotonic() < deadline, f"not reached in {seconds} s: {what or true}"
         time.sleep(0.05)
 
 
@@ -98,7 +98,7 @@ def python() -> str:
 
 
 def going(box: Box, *overrides: str) -> runs.Run:
-    """A run that has trained two steps."""
+    """Return a running run that has trained two steps."""
     run = box.launch(*overrides)
     until(lambda: len(metrics.read_metrics(run.metrics)) > 1)
     return run

@@ -138,7 +138,7 @@ def ended(layout: Layout, run_id: str, *, rc: int, signal: int | None, tok_s: fl
 
 def test_only_a_run_that_can_be_promoted_is_offered_for_it(box: Layout) -> None:
     ended(box, "r1", rc=0, signal=None, tok_s=100)
-    with pytest.raises(OpsError, match=r"Remedy: playbooks/promote\.yml keeps it as known-good; after the next"):
+    with pytest.raises(OpsError, match=r"Remedy: playbooks/promote\.yml records it as known-good; after the next"):
         compare_runs.compare_runs(box, "", "")
     ended(box, "r2", rc=137, signal=9, tok_s=100)
     with pytest.raises(OpsError) as refused:

@@ -56,7 +56,7 @@ def test_running_run_is_kept_and_differences_are_reported(box: Box) -> None:
     assert (kept["changed"], kept["run_id"], kept["differs"]) == (False, first["run_id"], [])
     other = ensure(box, "optimizer.lr=2", if_running="keep")
     assert other["changed"] is False
-    assert other["differs"] == ["overrides is [], params for ['optimizer.lr=2']"]
+    assert other["differs"] == ["overrides is [], requested ['optimizer.lr=2']"]
     assert "relaunch.yml replaces it" in other["message"]
 
 

@@ -21,7 +21,7 @@ def plan(layout: Layout, run_id: str, secrets: Mapping[str, str], *, check_mode:
     """Choose the target and check that it can be launched; stop and launch nothing.
 
     Raises:
-        OpsError: there is no target, parts of it are missing or changed, or a preflight check fails.
+        OpsError: no run can be the target, parts of the target are missing or changed, or a preflight check fails.
     """
     chosen = known_good.plan_rollback(layout, run_id)
     entry = chosen["entry"]

@@ -1,4 +1,4 @@
-"""The resolved configuration of a selection: worked out once by the trainer, kept as `configs/<hash>.json`."""
+"""Resolved configuration of a selection: computed once by the trainer, stored as `configs/<hash>.json`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def release_of(file: Path) -> str:
 
 
 def _target_stamp(needs: Mapping[str, Any]) -> list[int] | None:
-    """Return size and mtime (ns) of the file that the target's shape was read from; None when there is no such file."""
+    """Return size and mtime (ns) of the file that the target's shape was read from; None without such a file."""
     path = Path(str(needs.get("target_path") or ""))
     try:
         status = (path / "config.json" if path.is_dir() else path).stat()
