@@ -50,11 +50,10 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import SELECTION, run_module
-from ansible.module_utils.dflash_ops import inputs
+from ansible.module_utils.dflash_ops import inputs, resolved_config
 from ansible.module_utils.dflash_ops.core import jobs
 from ansible.module_utils.dflash_ops.core.paths import Layout
 from ansible.module_utils.dflash_ops.operations.ensure_run import selection_from
-from ansible.module_utils.dflash_ops.run import resolved_config
 from ansible.module_utils.dflash_ops.run.trainer_command import Selection
 
 ARGUMENTS: dict[str, dict[str, Any]] = {

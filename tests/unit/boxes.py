@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dflash_ops import release
+from dflash_ops import release, resolved_config
 from dflash_ops.core import processes, tree_manifest
 from dflash_ops.core.paths import Layout
 from dflash_ops.environment import build_record, interpreters
 from dflash_ops.monitor import status
-from dflash_ops.run import launch, metrics, resolved_config, run_processes, runs
+from dflash_ops.run import launch, metrics, run_processes, runs
 from dflash_ops.run.launch import Request
 from dflash_ops.run.trainer_command import Selection
 

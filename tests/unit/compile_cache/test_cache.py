@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, until
+from dflash_ops import resolved_config
 from dflash_ops.compile_cache import cache, cache_archive, prewarm, prewarm_job
 from dflash_ops.compile_cache.cache import Place
 from dflash_ops.compile_cache.prewarm import Archive
@@ -20,7 +21,7 @@ from dflash_ops.core.errors import OpsError
 from dflash_ops.core.gpus import Gpu, Survey
 from dflash_ops.core.jobs import Progress
 from dflash_ops.history import prune
-from dflash_ops.run import resolved_config, trainer_command
+from dflash_ops.run import trainer_command
 from dflash_ops.run.trainer_command import Selection
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, going
+from dflash_ops import resolved_config
 from dflash_ops.compile_cache import cache
 from dflash_ops.compile_cache.cache import Look, Place
 from dflash_ops.core import gpus
 from dflash_ops.history import known_good
 from dflash_ops.monitor import status
 from dflash_ops.operations import downtime, ensure_run, rollback
-from dflash_ops.run import resolved_config
 from module_arguments import want
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")

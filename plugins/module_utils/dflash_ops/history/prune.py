@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from .. import resolved_config
 from ..compile_cache import prewarm, swap
 from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..environment import inspection
-from ..run import resolved_config, run_processes, runs
+from ..run import run_processes, runs
 from . import known_good
 
 LEFTOVER_AGE = 86400.0

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import drift, inputs
+from .. import drift, inputs, resolved_config
 from ..compile_cache import cache
 from ..core import files, processes, truncate
 from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..monitor import failures, status
 from ..monitor.failures import problem
-from ..run import resolved_config, run_processes, runs
+from ..run import run_processes, runs
 from ..run.trainer_command import Selection
 
 LOG_BYTES = 1 << 20

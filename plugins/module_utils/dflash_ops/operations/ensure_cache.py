@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .. import resolved_config
 from ..compile_cache import cache, cache_archive, prewarm_job
 from ..core import gpus, jobs
 from ..core.paths import Layout
-from ..run import resolved_config, run_processes
+from ..run import run_processes
 from .ensure_run import selection_from
 
 
@@ -19,7 +20,7 @@ def ensure(layout: Layout, params: Mapping[str, Any], *, check_mode: bool) -> di
         OpsError: the cache must change while a run is running, or environment or release is missing.
     """
     selection = selection_from(params)
-    if check_mode and not _built(layout, params):
+    if check_mode and not layout.is_built(params["env_id"], params["release_id"]):
         return {
             "changed": True,
             "state": "cold",
@@ -58,12 +59,3 @@ def ensure(layout: Layout, params: Mapping[str, Any], *, check_mode: bool) -> di
     title = f"warm compile cache {where.cache_id}"
     job = jobs.start_or_attach(layout, prewarm_job.name(where, arguments), prewarm_job.ENTRY, arguments, title=title)
     return {**result, "job": job.as_dict()}
-
-
-def _built(layout: Layout, params: Mapping[str, Any]) -> bool:
-    return bool(
-        params["env_id"]
-        and params["release_id"]
-        and (layout.env(params["env_id"]) / "env.json").is_file()
-        and (layout.release(params["release_id"]) / "release.json").is_file()
-    )

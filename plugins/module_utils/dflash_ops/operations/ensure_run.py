@@ -62,7 +62,7 @@ def ensure(layout: Layout, params: Mapping[str, Any], *, check_mode: bool) -> di
     unchanged = _leave_unchanged(layout, request, params)
     if unchanged is not None:
         return unchanged
-    if check_mode and not _built(layout, request.selection):
+    if check_mode and not layout.is_built(request.selection.env_id, request.selection.release_id):
         message = f"would launch {request.label} once its environment and release exist"
         return _planned(_with_label_note(message, request))
     found = run_preflight(layout, request, params, replacing=check_mode and params["after_stop"], store=not check_mode)
@@ -114,7 +114,7 @@ def check_before_stop(layout: Layout, params: Mapping[str, Any], *, check_mode: 
     """
     request = request_from(params)
     result = {"changed": False, "launched": False, "run_id": "", "differs": []}
-    if check_mode and not _built(layout, request.selection):
+    if check_mode and not layout.is_built(request.selection.env_id, request.selection.release_id):
         return {**result, "message": "environment and release do not exist yet"}
     launch.check_script_link(request.script_link)
     found = run_preflight(layout, request, params, replacing=True, store=not check_mode)
@@ -183,15 +183,6 @@ def _planned(message: str) -> dict[str, Any]:
         "message": message,
         "diff": {"before": "", "after": message + "\n"},
     }
-
-
-def _built(layout: Layout, selection: Selection) -> bool:
-    return (
-        (layout.env(selection.env_id) / "env.json").is_file()
-        and (layout.release(selection.release_id) / "release.json").is_file()
-        if selection.env_id and selection.release_id
-        else False
-    )
 
 
 def _leave_unchanged(layout: Layout, request: Request, params: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from .. import inputs
+from .. import inputs, resolved_config
 from ..compile_cache import cache
 from ..compile_cache.cache import Place
 from ..core import disk, files, gpus, tmux
@@ -17,7 +17,7 @@ from ..core.paths import Layout
 from ..drift import HEAL_ENVIRONMENT, HEAL_RELEASE
 from ..monitor import failures
 from ..monitor.failures import problem
-from ..run import launch, resolved_config, run_processes, secrets_file, trainer_command
+from ..run import launch, run_processes, secrets_file, trainer_command
 from ..run.trainer_command import Selection
 
 SPARE_BYTES = 2 * disk.GIB

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from .. import inputs
+from .. import inputs, resolved_config
 from ..compile_cache import cache
 from ..core import gpus
 from ..core.errors import OpsError
 from ..core.paths import Layout
-from ..run import resolved_config
 from ..run.trainer_command import Selection
 
 

@@ -66,11 +66,6 @@ def run_to_stop(layout: Layout, run_id: str = "") -> runs.Run | None:
     return runs.load(layout, sorted(found)[-1]) if found else None
 
 
-def needed(layout: Layout, run: runs.Run | None) -> bool:
-    """Return whether the run has processes to stop."""
-    return run is not None and bool(run_processes.processes_of(run))
-
-
 def job(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """Run the detached stop job, so that a dropped connection does not leave a run half stopped."""
     layout = Layout.of(arguments["root"], arguments["workspace"])

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, going, until
+from dflash_ops import resolved_config
 from dflash_ops.core import files, tree_manifest
 from dflash_ops.core.errors import OpsError
 from dflash_ops.history import prune
 from dflash_ops.operations import ensure_run, readiness
-from dflash_ops.run import resolved_config, run_processes, runs
+from dflash_ops.run import run_processes, runs
 from module_arguments import want
 
 RELAUNCH = """

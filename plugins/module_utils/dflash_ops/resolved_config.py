@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import release
-from ..core import files
-from ..core.errors import OpsError
-from ..core.paths import Layout
-from . import trainer_command
-from .trainer_command import Selection
+from . import release
+from .core import files
+from .core.errors import OpsError
+from .core.paths import Layout
+from .run import trainer_command
+from .run.trainer_command import Selection
 
 TIMEOUT = 60  # seconds
 PARTS = ("config", "needs", "paths")  # of the trainer's answer
