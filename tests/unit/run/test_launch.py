@@ -125,7 +125,7 @@ def test_trainer_writes_a_checkpoint_when_the_box_shuts_down(box: Box) -> None:
     until(lambda: (run.folder / "exit.json").exists())
     assert box.state() == "stopped"
     assert runs.checkpoint_steps(run)[-1] == metrics.read_metrics(run.metrics)[-1]["step"]
-    assert run.log.read_text().endswith("ended with rc 0\n")
+    until(lambda: run.log.read_text().endswith("ended with rc 0\n"))  # written after exit.json
     assert run.read("exit.json")["shutdown"] is False
 
 
@@ -264,7 +264,7 @@ def test_finished_failed_and_running_are_distinct_states(box: Box) -> None:
     over = {"log", "status", "start"}
     assert "test.how=exit3" in status.snapshot(box.layout, run_id=crashed.run_id)["commands"]["start"]
     assert offers == [over, over, {"attach", "log", "status", "stop"}]
-    assert done.log.read_text().endswith("ended with rc 0\n")
+    until(lambda: done.log.read_text().endswith("ended with rc 0\n"))
 
 
 def test_log_grows_line_by_line_and_keeps_the_last_line(box: Box) -> None:
@@ -278,7 +278,7 @@ def test_log_grows_line_by_line_and_keeps_the_last_line(box: Box) -> None:
     os.kill(main.pid, signal.SIGKILL)
     until(lambda: (run.folder / "exit.json").exists())
     assert f"step {last}/" in run.log.read_text()
-    assert run.log.read_text().splitlines()[-1].endswith("ended by signal 9")
+    until(lambda: run.log.read_text().endswith("ended by signal 9\n"))
 
 
 def test_relaunch_resumes_from_the_last_complete_checkpoint(box: Box) -> None:
