@@ -84,8 +84,8 @@ class TestLive:
         assert " s, until about " in shown
         assert "  job         prewarm-x (warm compile cache x) for " in shown
         assert " s: at work\n" in shown
-        assert f"  held by     {held.operator} on {held.host} (pid {os.getpid()}) since " in shown
-        assert shown.partition("held by")[2].splitlines()[0].endswith("for: relaunch")
+        assert f"  locked by   {held.operator} on {held.host} (pid {os.getpid()}) since " in shown
+        assert shown.partition("locked by")[2].splitlines()[0].endswith("for: relaunch")
 
     def test_box_without_a_run_shows_the_lock_holder(self, box: Box) -> None:
         operator_lock.acquire(box.layout, operator_lock.holder_of(os.getpid(), operation="deploy"))

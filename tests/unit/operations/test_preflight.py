@@ -12,7 +12,7 @@ from boxes import Box, until
 from dflash_ops.core.errors import OpsError
 from dflash_ops.core.gpus import Gpu, Survey
 from dflash_ops.core.paths import Layout
-from dflash_ops.monitor import status
+from dflash_ops.monitor import problems, status
 from dflash_ops.operations import preflight
 from dflash_ops.run import launch, metrics, runs, secrets_file
 from dflash_ops.run.trainer_command import Selection, check_environment
@@ -115,10 +115,10 @@ def test_failing_checkpoints_are_reported_until_one_is_written(box: Box) -> None
     until(lambda: runs.checkpoint_steps(run) == [5])
     rows = [{"step": step, "checkpoint_failures": int(step > 11)} for step in range(1, 15)]
     answer = status.snapshot(box.layout)
-    named = [item["name"] for item in status.live_problems(answer, rows)]
+    named = [item["name"] for item in problems.of_live_run(answer, rows)]
     assert named == ["checkpoints-fail"]
-    assert status.live_problems({**answer, "checkpoint": {"step": 15}}, [*rows, {**rows[-1], "step": 15}]) == []
-    assert status.live_problems(answer, rows[:11]) == []
+    assert problems.of_live_run({**answer, "checkpoint": {"step": 15}}, [*rows, {**rows[-1], "step": 15}]) == []
+    assert problems.of_live_run(answer, rows[:11]) == []
 
 
 def test_damaged_checkpoint_is_reported_and_not_resumed_from(box: Box) -> None:

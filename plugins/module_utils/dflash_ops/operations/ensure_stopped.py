@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core import cancel_job, jobs
 from ..core.paths import Layout
-from ..monitor import status
+from ..monitor import commands, verdict
 from ..run import run_processes
 from . import stop
 
@@ -32,18 +32,18 @@ def stop_run(layout: Layout, params: Mapping[str, Any], *, check_mode: bool) -> 
         return {"changed": False, "run_id": "", "state": "not running", "message": message}
     found = run_processes.processes_of(run)
     if not found:
-        verdict = status.verdict(run)
+        ended = verdict.read(run)
         return {
             "changed": False,
             "run_id": run.run_id,
-            "state": verdict.state,
-            "start": status.start_command(run),
-            "message": f"no run is running; {run.run_id} is {verdict.state}: {verdict.detail}",
+            "state": ended.state,
+            "start": commands.start_command(run),
+            "message": f"no run is running; {run.run_id} is {ended.state}: {ended.detail}",
         }
     pids = ", ".join(str(process.pid) for process in found)
     result = {
         "run_id": run.run_id,
-        "start": status.start_command(run),
+        "start": commands.start_command(run),
         "diff": {"before": f"{run.run_id} is running (pid {pids})\n", "after": f"{run.run_id} stopped\n"},
     }
     if check_mode:

@@ -13,7 +13,7 @@ from ..core.errors import OpsError
 from ..core.jobs import Progress
 from ..core.paths import Layout
 from ..core.processes import Process
-from ..monitor import status
+from ..monitor import verdict
 from ..run import launch, run_processes, runs
 
 CHECKPOINT_SECONDS = 600.0
@@ -115,7 +115,7 @@ def stop(
     if forced or run_processes.processes_of(run):
         files.write_json(run.folder / "stop.json", {"asked_at": time.time(), "forced": forced})
         _escalate(run, report=report, term_seconds=0.0 if immediately else term_seconds)
-    verdict = status.verdict(run)
+    ended = verdict.read(run)
     _end_session(layout, run)
     left, gpu_error = _find_leftovers(run, pids, set(ports))
     if not left.empty:
@@ -133,8 +133,8 @@ def stop(
     )
     return {
         "run_id": run.run_id,
-        "state": verdict.state,
-        "detail": verdict.detail,
+        "state": ended.state,
+        "detail": ended.detail,
         "forced": forced,
         "checkpoint_step": steps[-1] if steps else None,
         "left": dataclasses.asdict(left),
@@ -155,7 +155,7 @@ def _wait_for_exit(run: runs.Run, main: Process, *, report: Report, seconds: flo
             return True
         if time.monotonic() - shown >= REPORT_SECONDS:
             shown = time.monotonic()
-            report(f"waiting for the checkpoint: {status.phase_text(run)}, {shown - started:.0f} of {seconds:g} s")
+            report(f"waiting for the checkpoint: {verdict.phase_text(run)}, {shown - started:.0f} of {seconds:g} s")
     report(f"pid {main.pid} did not exit within {seconds:g} s")
     return False
 
