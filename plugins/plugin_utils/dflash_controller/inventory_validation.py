@@ -73,7 +73,7 @@ def range_problems(name: str, value: Any) -> list[str]:
         least, most, text = NUMBERS[name]
         return [] if least <= value <= most else [f"{name}={value!r}: {text}"]  # also refuses NaN
     if name == "training_run_environment":
-        return raised_errors(trainer_command.check_extra, value)
+        return raised_errors(trainer_command.check_environment, value)
     if name == "training_run_notify":
         return raised_errors(notify.check, value)
     if name in CONTROLLER_PATHS and value:

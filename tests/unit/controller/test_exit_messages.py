@@ -22,6 +22,7 @@ from dflash_ops.environment import uv_binary
 SLOW = "import time\ntime.sleep(300)\n"
 CTRL_C = b"\x03"
 END = "\0"  # never printed
+ATTACH = "the same command attaches to it"
 
 
 class Terminal:
@@ -99,7 +100,7 @@ def test_an_interrupted_build_keeps_running_and_can_be_attached_to_or_stopped(
     interrupted.press(CTRL_C)
     assert interrupted.finish() == 99, interrupted.output
     job = next(folder.name for folder in layout.jobs.glob("env-*"))
-    message = f"{job} goes on on the box: the same command attaches to it; playbooks/stop.yml -e job={job} ends it"
+    message = f"{job} goes on on the box: {ATTACH}; playbooks/stop.yml -e job={job} ends it"
     assert f"localhost | {message}" in interrupted.output.partition("User interrupted execution")[2]
     assert jobs.poll(layout, job).state == "running"
 
@@ -112,8 +113,8 @@ def test_an_interrupted_build_keeps_running_and_can_be_attached_to_or_stopped(
 
     idle = Terminal(*stop, cwd=repo)
     assert idle.finish() == 0, idle.output
-    assert f"nothing was ever launched here; {job} (build environment" in idle.one_line
-    assert f"goes on; -e job={job} ends that" in idle.one_line
+    assert f"no run was ever launched on this box; {job} (build environment" in idle.one_line
+    assert f"keeps running; -e job={job} cancels it" in idle.one_line
     attached = Terminal(*build, cwd=repo)
     attached.read_until(f"attached to {job}")
     stopped = Terminal(*stop, "-e", f"job={job}", cwd=repo)
@@ -131,4 +132,4 @@ def test_a_playbook_that_finished_prints_no_exit_message(repo: Path, tmp_path: P
     program = str(Path(sys.executable).with_name("ansible-playbook"))
     status = Terminal(program, "playbooks/status.yml", "-e", f"dflash_root={tmp_path}/root", cwd=repo)
     assert status.finish() == 0
-    assert "goes on" not in status.output
+    assert ATTACH not in status.output

@@ -26,7 +26,7 @@ def play(repo: Path, root: Path, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (["playbooks/stop.yml"], ["  localhost | nothing was ever launched here"]),
+        (["playbooks/stop.yml"], ["  localhost | no run was ever launched on this box"]),
         (["playbooks/prune.yml"], ["localhost:", "would remove 0 paths, 0 B"]),
     ],
 )
@@ -41,7 +41,7 @@ def test_a_playbook_prints_lines_or_panels(
 @pytest.mark.parametrize(
     ("arguments", "failure"),
     [
-        (["playbooks/promote.yml"], ["no run is current on this box.", "Remedy: deploy.yml starts one; "]),
+        (["playbooks/promote.yml"], ["no run is current on this box.", "Remedy: deploy.yml starts a run; "]),
         (
             ["deploy.yml", "-e", "dflash_profile=foo", "-e", "python_env_hela=true"],
             ["Nothing was changed.", "(1) dflash_profile='foo': is unknown; ", "(2) python_env_hela: "],
