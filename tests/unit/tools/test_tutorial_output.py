@@ -29,7 +29,7 @@ old
 <!-- not run -->
 
 ```sh
-exit 3
+false; true
 ```
 """
 
