@@ -89,12 +89,13 @@ def _data_files(folder: Path) -> list[Path]:
         try:
             files = [folder / entry["filename"] for entry in json.loads(state.read_text())["_data_files"]]
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{state}: unreadable ({error})", "copy the dataset again") from error
+            raise InputError(f"{state}: cannot be read ({error})", "copy the dataset again") from error
     else:
         files = sorted(folder.glob("*.arrow"))
     missing = [str(file) for file in files if not file.is_file()]
     if missing or not files:
-        raise InputError(f"{folder}: missing {', '.join(missing) or 'any .arrow file'}", "copy the dataset again")
+        problem = f"missing files: {', '.join(missing)}" if missing else "no .arrow file"
+        raise InputError(f"{folder}: {problem}", "copy the dataset again")
     return files
 
 

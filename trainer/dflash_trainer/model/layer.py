@@ -102,12 +102,12 @@ def expand_to_slots(x: Tensor, block: int) -> Tensor:
 
 
 def _project_queries(normed: Tensor, w: LayerWeights, head_dim: int) -> Tensor:
-    """[B, T, D] to [B, T, H, E]."""
+    """Project [B, T, D] to queries [B, T, H, E]."""
     return functional.linear(normed, w.q).view(*normed.shape[:2], -1, head_dim)
 
 
 def _project_keys_values(inputs: Tensor, w: LayerWeights, head_dim: int) -> tuple[Tensor, Tensor]:
-    """[B, T, D] to keys and values [B, T, G, E] in one matmul; concatenating the two narrow matrices is cheap."""
+    """Project [B, T, D] to keys and values [B, T, G, E] in one matmul; concatenating the narrow matrices is cheap."""
     both = functional.linear(inputs, torch.cat((w.k, w.v)))
     k, v = both.view(*inputs.shape[:2], -1, head_dim).chunk(2, dim=2)
     return k, v

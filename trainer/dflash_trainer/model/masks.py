@@ -39,8 +39,8 @@ def not_later_in_block(query: Tensor, key: Tensor, *, context: int, block: int) 
 def block_mask_mod(anchors_BN: Tensor, valid_BN: Tensor, *, context: int, block: int, window: int) -> MaskMod:
     """Return the drafter's mask as a function of (row, head, query, key).
 
-    A full layer (`window` 0) is bidirectional inside a block. A sliding layer is causal inside a block, like the
-    servers. Padding blocks (valid False) are fully masked.
+    A full layer (`window` 0) is bidirectional inside a block. A sliding layer is causal inside a block, as in
+    inference servers. Padding blocks (valid False) are fully masked.
 
     Args:
         anchors_BN: positions of the anchors.

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 def load_target(
-    config: Config, device: torch.device | str, *, whole: bool = False, progress: Progress | None = None
+    config: Config, device: torch.device | str, *, all_layers: bool = False, progress: Progress | None = None
 ) -> Target:
     """Load the target on `device`.
 
     Args:
         config: the run's configuration.
         device: CPU or a GPU.
-        whole: load every layer, which decoding needs, instead of only those up to the last captured layer.
+        all_layers: load every layer, which decoding needs, instead of only those up to the last captured layer.
         progress: called after each layer with (layers loaded, layers in total).
 
     Raises:
@@ -49,7 +49,7 @@ def load_target(
     location = locate(config.target.path)
     plan, source = _open(location)
     captured = config.drafter.captured_layers(plan.shape.num_layers)
-    layers = plan.shape.num_layers if whole else captured[-1] + 1
+    layers = plan.shape.num_layers if all_layers else captured[-1] + 1
     dtype = getattr(torch, config.target.dtype)
     needs_rule = "delta_net" in plan.kinds
     rule = delta_rule_for(device if needs_rule else torch.device("cpu"), config.target.fast_path)
