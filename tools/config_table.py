@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Generate the table of configuration keys in docs/trainer.md from trainer/dflash_trainer/config/schema.py.
+"""Write the table of configuration keys in docs/trainer.md from trainer/dflash_trainer/config/schema.py.
 
-python tools/config_table.py          rewrite the part between the two markers
-python tools/config_table.py --check  compare only; exit code 1 when they differ
+python tools/config_table.py          rewrite the table between the two markers
+python tools/config_table.py --check  compare only; exit code 1 if they differ
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ BEGIN, END = "<!-- configuration: begin -->", "<!-- configuration: end -->"
 
 
 def main(arguments: list[str]) -> int:
-    """Rewrite the table, or compare it with the schema. Returns the exit code."""
+    """Rewrite or compare the table."""
     text = DOCUMENT.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    expected = f"{before}{BEGIN}\n{table(SOURCE.read_text(encoding='utf-8'))}{END}{after}"
-    if expected == text:
+    updated = f"{before}{BEGIN}\n{table(SOURCE.read_text(encoding='utf-8'))}{END}{after}"
+    if updated == text:
         return 0
     if "--check" in arguments:
         print(f"{DOCUMENT.name}: the table of keys differs from {SOURCE.name}; run tools/config_table.py")
         return 1
-    DOCUMENT.write_text(expected, encoding="utf-8")
+    DOCUMENT.write_text(updated, encoding="utf-8")
     return 0
 
 
 def table(source: str) -> str:
-    """Return a Markdown table with one row per key: name, default, meaning."""
+    """Return the table: name, default and meaning of each key."""
     lines = ["| key | default | meaning |", "| --- | --- | --- |"]
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Config") and node.name != "Config":
@@ -42,7 +42,7 @@ def table(source: str) -> str:
 
 
 def section_rows(node: ast.ClassDef) -> list[str]:
-    """Return the rows of one section: each annotated field with the string below it."""
+    """Return the rows of a section: each annotated field and the string below it."""
     section = ""
     rows = []
     for field, after in zip(node.body, [*node.body[1:], None]):
@@ -50,7 +50,7 @@ def section_rows(node: ast.ClassDef) -> list[str]:
             section = str(field.value.value)
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
             continue
-        assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant), f"{field.target.id}: no text"
+        assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant), f"{field.target.id}: no sentence"
         default = "required" if field.value is None else f"`{ast.unparse(field.value)}`"
         choices = choices_of(field.annotation)
         meaning = f"{after.value.value!s} {choices}".strip().replace("|", "\\|")
@@ -59,7 +59,7 @@ def section_rows(node: ast.ClassDef) -> list[str]:
 
 
 def choices_of(annotation: ast.expr) -> str:
-    """Return the values of a Literal, or of Dtype, in brackets."""
+    """Return the values of a Literal or of Dtype as text."""
     if (
         isinstance(annotation, ast.Subscript)
         and isinstance(annotation.value, ast.Name)

@@ -103,6 +103,12 @@ class Layout:
     def release(self, release_id: str) -> Path:
         return self.releases / release_id
 
+    def is_built(self, env_id: str, release_id: str) -> bool:
+        """Tell whether an environment and a release are named and complete."""
+        if not (env_id and release_id):
+            return False
+        return (self.env(env_id) / "env.json").is_file() and (self.release(release_id) / "release.json").is_file()
+
     def cache(self, cache_id: str) -> Path:
         return self.caches / cache_id
 

@@ -118,12 +118,6 @@ def send(processes: Iterable[Process], number: signal.Signals) -> list[Process]:
     return reached
 
 
-def seconds_since_start(process: Process) -> float:
-    """Return the age of a process in seconds."""
-    uptime = float((PROC / "uptime").read_text().split()[0])
-    return uptime - process.start_ticks / os.sysconf("SC_CLK_TCK")
-
-
 def wait_gone(processes: Iterable[Process], seconds: float, *, pause: float = 0.1) -> list[Process]:
     """Wait at most `seconds` for all to end; return those that still run."""
     deadline = time.monotonic() + seconds

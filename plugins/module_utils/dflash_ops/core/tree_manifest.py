@@ -84,44 +84,15 @@ def digests(top: Path, names: Iterable[str], *, threads: int | None = None) -> d
         return dict(pair for pairs in pool.map(part_digests, parts) for pair in pairs)
 
 
-@dataclasses.dataclass(frozen=True)
-class Hashed:
-    """A file that was hashed before, and what tells that it was not written to since.
-
-    Args:
-        stamp: its size, mtime, ctime and inode when it was hashed; the kernel moves ctime at every change.
-        sha256: of its bytes.
-    """
-
-    stamp: tuple[int, int, int, int]
-    sha256: str
-
-
-def stamp(stat: os.stat_result) -> tuple[int, int, int, int]:
-    """Return what differs as soon as a file was written to or replaced."""
-    return (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
-
-
-def hashed(path: str) -> Hashed:
-    """Hash a file that others may be writing: its stamp is the one from before the first byte was read."""
-    before = os.lstat(path)
-    return Hashed(stamp(before), digest(path))
-
-
-def manifest(
-    top: Path, stats: Mapping[str, os.stat_result] | None = None, *, known: Mapping[str, Hashed] | None = None
-) -> Manifest:
-    """Return the manifest of what is below `top`; a file is hashed unless it is `known` and was not touched since.
+def manifest(top: Path, stats: Mapping[str, os.stat_result] | None = None) -> Manifest:
+    """Return the manifest of what is below `top`.
 
     Args:
         top: the environment.
-        stats: what a scan found there; a new scan when it is not given.
-        known: hashes from before.
+        stats: the files that a scan found there; a new scan when it is not given.
     """
     stats = scan(top) if stats is None else stats
-    known = known or {}
-    held = {name: known[name].sha256 for name in stats.keys() & known.keys() if known[name].stamp == stamp(stats[name])}
-    hashes = {**held, **digests(top, stats.keys() - held.keys())}
+    hashes = digests(top, stats)
     return {name: [stats[name].st_size, stats[name].st_mtime_ns, hashes[name]] for name in sorted(stats)}
 
 
@@ -150,7 +121,7 @@ def record_problems(site: Path, recorded: Manifest, *, prefix: str) -> list[str]
         for row in csv.reader(record.read_text(encoding="utf-8").splitlines()):
             path, claimed = os.path.normpath(prefix + row[0]), row[1] if len(row) > 1 else ""
             listed.add(path)
-            if not claimed.startswith("sha256=") or path.endswith(".pyc"):
+            if not claimed.startswith("sha256="):
                 continue
             wanted = base64.urlsafe_b64decode(claimed[7:] + "=" * (-len(claimed[7:]) % 4)).hex()
             held = recorded.get(path)
@@ -164,9 +135,9 @@ def record_problems(site: Path, recorded: Manifest, *, prefix: str) -> list[str]
 
 
 def _is_of_a_wheel(path: str, prefix: str) -> bool:
-    """Tell whether only a wheel can have brought a file: not bytecode, and not what a build writes itself."""
+    """Tell whether only a wheel can have brought a file: not what a build writes itself."""
     own = (f"{prefix}{OWN_PTH}", f"{prefix}_virtualenv.py", f"{prefix}_virtualenv.pth")
-    return path.startswith(prefix) and not path.endswith(".pyc") and path not in own
+    return path.startswith(prefix) and path not in own
 
 
 def packages(site: Path) -> dict[str, str]:
