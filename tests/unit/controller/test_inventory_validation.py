@@ -76,9 +76,9 @@ def test_all_invalid_values_are_reported_at_once(repo: Path) -> None:
     assert len(found) == 3
 
 
-def test_zero_target_workers_are_refused_with_the_trainers_words(repo: Path) -> None:
+def test_a_configuration_without_target_devices_is_refused_with_the_trainers_message(repo: Path) -> None:
     inventory_validation.require_config("demo.toml", [], repo)
-    with pytest.raises(OpsError, match=r"target\.devices.*no worker"):
+    with pytest.raises(OpsError, match=r"target\.devices.*no devices"):
         inventory_validation.require_config("demo.toml", ["target.devices=[]"], repo)
 
 
