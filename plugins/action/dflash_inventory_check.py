@@ -105,7 +105,7 @@ def parsed(name: str, value: Any) -> Any:
     """Return the value of a word in the word's type; None when it is not of that type."""
     kind = extra_vars.WORDS[name].type
     if kind == extra_vars.DURATION:
-        return durations.seconds(value) if durations.is_one(value) else None
+        return durations.parse(value) if durations.is_duration(value) else None
     checked = ArgumentSpecValidator({name: {"type": kind}}).validate({name: value})
     return None if checked.error_messages else checked.validated_parameters[name]
 
@@ -157,7 +157,7 @@ def files_instead_of_folders(given: Mapping[str, Any], found: list[str]) -> list
         if given.get(name) in (None, "", inventory.AUTO) or any(text.startswith(name) for text in found):
             continue
         try:
-            disk.refuse_file(at_home(given[name]), name)
+            disk.require_not_file(at_home(given[name]), name)
         except OpsError as error:
             told.append(str(error))
     return told

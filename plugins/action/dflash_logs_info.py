@@ -24,14 +24,14 @@ class ActionModule(InfoAction):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the last answer."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        deadline = time.monotonic() + durations.seconds(self._task.args.get("follow") or 0)
+        deadline = time.monotonic() + durations.parse(self._task.args.get("follow") or 0)
         while not result.get("failed") and "offset" in result.get("answer", {}) and time.monotonic() < deadline:
             wait = max(0.2, min(LOOK_SECONDS, deadline - time.monotonic()))
-            told = self.ask(task_vars or {}, offset=result["answer"]["offset"], wait=wait)
+            told = self.call_module(task_vars or {}, offset=result["answer"]["offset"], wait=wait)
             if "offset" not in told.get("answer", {}):
                 continue
             for line in told["answer"]["lines"]:
-                self.show(line)
+                self.display(line)
             lines = [*result["answer"]["lines"], *told["answer"]["lines"]]
             result["answer"] = {**told["answer"], "lines": lines[-1000:]}
         return result

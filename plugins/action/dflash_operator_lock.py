@@ -24,17 +24,17 @@ class ActionModule(DflashAction):
         # Tasks run in a fork of the playbook's process, which is the one that lives as long as the playbook.
         arguments["holder"] = operator_lock.holder_of(os.getppid(), operation=operation).as_dict()
         arguments["holder"].pop("token")
-        told = self.ask(arguments, task_vars)
+        told = self.call_module(arguments, task_vars)
         held = told.get("held_by")
-        if held and operator_lock.is_dead_here(held):
-            told = self.ask({**arguments, "dead_token": held["token"]}, task_vars)
+        if held and operator_lock.is_dead_locally(held):
+            told = self.call_module({**arguments, "dead_token": held["token"]}, task_vars)
         if told.get("taken_over"):
-            self.show(f"  the box was held by {told['taken_over']}, which is gone; taken over")
+            self.display(f"  the box was held by {told['taken_over']}, which is gone; taken over")
         if told.get("held_by"):
             told["held_by"] = {name: value for name, value in told["held_by"].items() if name != "token"}
         return {**result, **told}
 
-    def ask(self, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+    def call_module(self, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         """Call the module."""
         name = "dflash_operator_lock"
         return dict(self._execute_module(module_name=name, module_args=arguments, task_vars=task_vars))

@@ -20,5 +20,5 @@ class ActionModule(DflashAction):
         result: dict[str, Any] = super().run(tmp, task_vars)
         result.update(self._execute_module(module_args=dict(self._task.args), task_vars=task_vars))
         if "plan" in result:
-            self.panel(task_vars or {}, screens.prune_screen(result["plan"], done=result["removed"]))
+            self.print_screen(task_vars or {}, screens.prune_screen(result["plan"], done=result["removed"]))
         return result

@@ -19,5 +19,5 @@ class ActionModule(DflashAction):
         result: dict[str, Any] = super().run(tmp, task_vars)
         result.update(self._execute_module(module_args=dict(self._task.args), task_vars=task_vars))
         if result.get("launched"):
-            self.drop_for_the_end(task_vars or {})
+            self.clear_exit_message(task_vars or {})
         return result

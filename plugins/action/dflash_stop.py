@@ -15,7 +15,7 @@ from dflash_controller.job_action import JobAction
 class ActionModule(JobAction):
     """What dflash_stop starts, told in one sentence at the end."""
 
-    def finish_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+    def after_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Keep what is to be known when the launch that follows does not come: an interrupted or failed playbook."""
         if result.get("start") and not result.get("failed"):
             self.keep(result, task_vars, "is being stopped" if result.get("job") else f"is {result['state']}")
@@ -24,13 +24,13 @@ class ActionModule(JobAction):
     def keep(self, result: dict[str, Any], task_vars: dict[str, Any], how: str) -> None:
         """Let the playbook's end say how the box is left, when a launch was to follow."""
         if boolean(self._task.args.get("for_launch", False)) and not self._task.check_mode:
-            self.keep_for_the_end(task_vars, nothing_trains(result["run_id"], how, result["start"]))
+            self.set_exit_message(task_vars, nothing_trains(result["run_id"], how, result["start"]))
 
     def finish(self, result: dict[str, Any], job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Merge the end of the stop into the result."""
         done: dict[str, Any] = super().finish(result, job, task_vars)
         if done.get("failed"):
-            self.drop_for_the_end(task_vars)
+            self.clear_exit_message(task_vars)
         else:
             self.keep(result, task_vars, "is stopped")
             step = done.get("checkpoint_step")

@@ -37,7 +37,7 @@ def run_module(arguments: Mapping[str, dict[str, Any]], act: Callable[[AnsibleMo
     except OpsError as error:
         module.fail_json(msg=str(error), **error.facts)
     except OSError as error:
-        told = disk.named(error, layout)
+        told = disk.explain_os_error(error, layout)
         if told is None:
             raise
         module.fail_json(msg=str(told))

@@ -73,7 +73,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     if want["offset"] >= 0:
         part = logs.after(layout, want["run"], offset=want["offset"], wait=want["wait"])
     else:
-        part = logs.last(layout, want["run"], lines=want["lines"], since=durations.seconds(want["since"]))
+        part = logs.last(layout, want["run"], lines=want["lines"], since=durations.parse(want["since"]))
     return {"answer": {"ok": True, "problems": [], **part}}
 
 

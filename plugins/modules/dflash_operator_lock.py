@@ -80,9 +80,9 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         if not module.check_mode:
             operator_lock.release(layout, holder.token)
         return {"token": "", "taken_over": ""}
-    disk.refuse_unwritable(layout, make=not module.check_mode)
+    disk.require_writable(layout, create=not module.check_mode)
     if module.check_mode:
-        operator_lock.refuse_other(layout, holder, dead_token=want["dead_token"])
+        operator_lock.require_free(layout, holder, dead_token=want["dead_token"])
         return {"token": "", "taken_over": ""}
     lock = operator_lock.acquire(layout, holder, dead_token=want["dead_token"])
     return {"token": holder.token, "taken_over": lock["taken_over"]}

@@ -18,7 +18,7 @@ from tiny_runs import CONFIG, REPO, write_dataset
 
 sys.path.append(str(REPO / "plugins" / "module_utils"))
 
-from dflash_ops.compile_cache import cache, cache_archive, contents, prewarm
+from dflash_ops.compile_cache import cache, cache_archive, manifest, prewarm
 from dflash_ops.compile_cache.prewarm import Archive
 from dflash_ops.core import processes
 from dflash_ops.core.errors import OpsError
@@ -55,7 +55,7 @@ class Box:
         write_dataset(release / "trainer" / "configs" / "eval", samples=6, seed=2)
         self.selection = Selection("e1", "r1", "tiny.toml", extra=(("OMP_NUM_THREADS", "1"),))
         self.resolved = trainer_command.resolved(self.layout, self.selection)
-        self.place = cache.place(self.layout, self.selection, self.resolved, Survey(state="none"))
+        self.place = cache.cache_key(self.layout, self.selection, self.resolved, Survey(state="none"))
         self.folder = self.layout.cache(self.place.cache_id)
         job = root / "job"
         job.mkdir(parents=True)
@@ -68,8 +68,8 @@ class Box:
         """One more process that only reads the cache; returns its report."""
         return prewarm.warm_up(self.layout, self.selection, self.folder, self.progress, name="again")
 
-    def look(self) -> cache.Look:
-        return cache.look(self.layout, self.place)
+    def look(self) -> cache.CacheState:
+        return cache.inspect(self.layout, self.place)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def box(made: Box) -> Iterator[Box]:
     shutil.copytree(made.folder, kept)
     yield made
     for found in run_processes.all_living(made.layout).values():
-        processes.send(found, signal.SIGKILL)
+        processes.send_signal(found, signal.SIGKILL)
     shutil.rmtree(made.folder, ignore_errors=True)
     kept.rename(made.folder)
     for left in made.layout.caches.glob("*.damaged-*"):
@@ -123,7 +123,7 @@ def test_case_44_nothing_that_makes_a_start_warm_lies_in_tmp(box: Box) -> None:
 
 @pytest.mark.parametrize("harm", ["truncated", "garbage", "empty"])
 def test_case_46_damage_is_found_and_the_cache_is_warm_again(box: Box, harm: str) -> None:
-    names = sorted(contents.read_record(box.folder)["files"])
+    names = sorted(manifest.read_record(box.folder)["files"])
     victims = random.Random(harm).sample(names, max(3, len(names) // 4))
     for name in victims:
         path = box.folder / name
@@ -137,7 +137,7 @@ def test_case_46_damage_is_found_and_the_cache_is_warm_again(box: Box, harm: str
 
 def test_case_46_trainer_survives_a_cache_that_is_garbage_all_over(box: Box) -> None:
     (box.folder / "cache.json").unlink()
-    for path in contents.kept_files(box.folder):
+    for path in manifest.content_files(box.folder):
         path.write_bytes(os.urandom(200))
     box.prewarm()
     assert box.look().warm
@@ -161,7 +161,7 @@ def test_case_49_second_process_is_the_judge(box: Box, monkeypatch: pytest.Monke
 
 
 def test_archive_restored_is_warm_without_compiling(box: Box) -> None:
-    note = cache_archive.pack(box.layout, box.place)
+    note = cache_archive.pack(box.layout, box.key)
     shutil.rmtree(box.folder)
     made = box.prewarm(Archive(Path(str(note["path"]))))
     assert made["proof"]["cold_seconds"] is None  # type: ignore[index]
@@ -170,7 +170,7 @@ def test_archive_restored_is_warm_without_compiling(box: Box) -> None:
 
 @pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 def test_run_from_the_warm_cache_recompiles_nothing_and_leaves_the_cache_whole(box: Box) -> None:
-    request = Request(selection=box.selection, label="tiny", cache_id=box.place.cache_id, resume="never")
+    request = Request(selection=box.selection, label="tiny", cache_id=box.key.cache_id, resume="never")
     run = launch.start(box.layout, request, {"config": box.resolved["config"], "needs": box.resolved["needs"]})
     deadline = time.monotonic() + 180
     while len(rows := metrics.read_metrics(run.metrics)) < 5:
@@ -183,4 +183,4 @@ def test_run_from_the_warm_cache_recompiles_nothing_and_leaves_the_cache_whole(b
     if main is not None:
         values = processes.environment_of(main.pid)
         assert values["TORCHINDUCTOR_CACHE_DIR"] == str(box.folder / "inductor")
-    assert json.loads((run.folder / "run.json").read_text())["cache_id"] == box.place.cache_id
+    assert json.loads((run.folder / "run.json").read_text())["cache_id"] == box.key.cache_id

@@ -75,16 +75,16 @@ class Box:
     def end(self) -> None:
         """End what this box started, and its tmux server, by their pids."""
         for found in run_processes.all_living(self.layout).values():
-            processes.send(found, signal.SIGKILL)
+            processes.send_signal(found, signal.SIGKILL)
         host = launch.server(self.layout)
         host._call("kill-server")
 
 
-def until(true: Callable[[], object], *, seconds: float = 20.0, what: str = "") -> None:
+def until(condition: Callable[[], object], *, seconds: float = 20.0, what: str = "") -> None:
     """Wait for something that has to come."""
     deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"did not come in {seconds} s: {what or true}"
+    while not condition():
+        assert time.monotonic() < deadline, f"did not come in {seconds} s: {what or condition}"
         time.sleep(0.05)
 
 
@@ -92,7 +92,7 @@ def python() -> str:
     return sys.executable
 
 
-def going(box: Box, *overrides: str) -> runs.Run:
+def start_training(box: Box, *overrides: str) -> runs.Run:
     """A run that has trained two steps."""
     run = box.launch(*overrides)
     until(lambda: len(metrics.read_metrics(run.metrics)) > 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def want(*overrides: str, **more: Any) -> dict[str, Any]:
+def run_params(*overrides: str, **more: Any) -> dict[str, Any]:
     """What dflash_run gets from its role."""
     return {
         "env_id": "e1",
@@ -34,10 +34,10 @@ def want(*overrides: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def cache_want(*overrides: str, **more: Any) -> dict[str, Any]:
+def cache_params(*overrides: str, **more: Any) -> dict[str, Any]:
     """What dflash_compile_cache gets from its role."""
     return {
-        **want(*overrides),
+        **run_params(*overrides),
         "start": True,
         "wipe": False,
         "archive": False,

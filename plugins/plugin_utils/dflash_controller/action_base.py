@@ -30,14 +30,14 @@ PLAYBOOK = os.getpid()  # Ansible loads its plugins before it forks
 
 
 @atexit.register
-def tell_what_goes_on() -> None:
+def print_remaining_notes() -> None:
     """Say what an interrupted playbook was following, below Ansible's `User interrupted execution`."""
     if os.getpid() == PLAYBOOK:
-        for line in interrupts.left(Path(constants.DEFAULT_LOCAL_TMP)):
+        for line in interrupts.remaining_notes(Path(constants.DEFAULT_LOCAL_TMP)):
             Display().display(line, stderr=True)
 
 
-def shortest(path: str) -> str:
+def shortest_path(path: str) -> str:
     """Return a path as one would type it here."""
     return min((path, os.path.relpath(path)), key=len) if path.startswith("/") else path
 
@@ -55,53 +55,53 @@ class DflashAction(ActionBase):
         try:
             return dict(super()._low_level_execute_command(*args, **options))
         except AnsibleConnectionFailure as error:
-            told = self.told(str(error.message)) if self._connection.transport == "ssh" else None
+            told = self.explain_ssh_error(str(error.message)) if self._connection.transport == "ssh" else None
             if told is None:
                 raise
             raise AnsibleConnectionFailure(told) from None
 
-    def told(self, text: str) -> str | None:
+    def explain_ssh_error(self, text: str) -> str | None:
         """Return what ssh's words mean; None when they are not known."""
         host, user = (self._connection.get_option(name) for name in ("host", "remote_user"))
         return pct_errors.explain_login(PREFIX.sub("", text), host=str(host), user=user or "")
 
-    def following(self, task_vars: Mapping[str, Any], text: str) -> contextlib.AbstractContextManager[None]:
+    def note_if_interrupted(self, task_vars: Mapping[str, Any], text: str) -> contextlib.AbstractContextManager[None]:
         """Follow what needs no playbook: when this one is interrupted inside, that is told in these words."""
         line = f"  {task_vars['inventory_hostname']} | {text}"
-        return interrupts.noted(Path(constants.DEFAULT_LOCAL_TMP), line)
+        return interrupts.note_while_running(Path(constants.DEFAULT_LOCAL_TMP), line)
 
-    def keep_for_the_end(self, task_vars: Mapping[str, Any], text: str) -> None:
+    def set_exit_message(self, task_vars: Mapping[str, Any], text: str) -> None:
         """Say a line when this playbook ends, however it does, unless it is dropped before."""
-        line = self.named(f"  {task_vars['inventory_hostname']} | {text}")
-        interrupts.keep(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"], line)
+        line = self.with_box_options(f"  {task_vars['inventory_hostname']} | {text}")
+        interrupts.keep_note(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"], line)
 
-    def drop_for_the_end(self, task_vars: Mapping[str, Any]) -> None:
+    def clear_exit_message(self, task_vars: Mapping[str, Any]) -> None:
         """Say no such line about this box."""
-        interrupts.drop(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"])
+        interrupts.drop_note(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"])
 
-    def say(self, task_vars: Mapping[str, Any], text: str) -> None:
+    def print_line(self, task_vars: Mapping[str, Any], text: str) -> None:
         """Print one line of this box."""
-        self.show(f"  {task_vars['inventory_hostname']} | {text}")
+        self.display(f"  {task_vars['inventory_hostname']} | {text}")
 
-    def panel(self, task_vars: Mapping[str, Any], lines: Sequence[str]) -> None:
+    def print_screen(self, task_vars: Mapping[str, Any], lines: Sequence[str]) -> None:
         """Print a screen under the box's name."""
         if lines:
-            self.show("\n".join([f"{task_vars['inventory_hostname']}:", *lines]))
+            self.display("\n".join([f"{task_vars['inventory_hostname']}:", *lines]))
 
-    def show(self, text: str) -> None:
+    def display(self, text: str) -> None:
         """Print, whole also when Ctrl-C comes at this moment; a command names the box as it was named here."""
-        with interrupts.unbroken():
-            Display().display(self.named(text))
+        with interrupts.deferred_signals():
+            Display().display(self.with_box_options(text))
 
-    def named(self, text: str) -> str:
+    def with_box_options(self, text: str) -> str:
         """Return a text whose commands name the box as it was named here."""
-        return HINT.sub(lambda found: shlex.join([found.group(), *self.box_words()]), text)
+        return HINT.sub(lambda found: shlex.join([found.group(), *self.box_options()]), text)
 
-    def box_words(self) -> list[str]:
+    def box_options(self) -> list[str]:
         """Return what was typed to say which box: the inventory, and where things lie on it."""
         given = [str(one) for one in context.CLIARGS.get("inventory") or ()]
         typed = load_extra_vars(self._loader)
-        words = [] if given == constants.DEFAULT_HOST_LIST else [w for one in given for w in ("-i", shortest(one))]
+        words = [] if given == constants.DEFAULT_HOST_LIST else [w for one in given for w in ("-i", shortest_path(one))]
         for name in BOX_NAMES:
             words += ["-e", f"{name}={shlex.quote(str(typed[name]))}"] if name in typed else []
         return words

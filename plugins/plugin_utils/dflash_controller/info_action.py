@@ -37,13 +37,13 @@ class InfoAction(DflashAction):
         result.update(self.read(variables))
         if "answer" in result:
             if not result.get("unreachable"):  # Ansible itself reports that, once
-                self.panel(variables, self.screen(result))
+                self.print_screen(variables, self.screen(result))
             self.write_json(variables, result["answer"])
         return self.judge(result)
 
     def read(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Return the module's result with its exit code applied."""
-        return self.exit_code(self.ask(task_vars))
+        return self.exit_code(self.call_module(task_vars))
 
     def screen(self, result: dict[str, Any]) -> list[str]:
         """Return the lines to print for a result."""
@@ -55,10 +55,10 @@ class InfoAction(DflashAction):
 
     def exit_code(self, result: dict[str, Any]) -> dict[str, Any]:
         """Let a box that could not be asked end the playbook with 4, and where `strict` a run in trouble with 2."""
-        no_way, answer = result.pop("no_way", ""), result.get("answer", {})
+        connection_error, answer = result.pop("connection_error", ""), result.get("answer", {})
         asked = self._task.args.get("strict")
-        if no_way and (asked is None or boolean(asked)):
-            return {**result, "unreachable": True, "msg": no_way}
+        if connection_error and (asked is None or boolean(asked)):
+            return {**result, "unreachable": True, "msg": connection_error}
         if boolean(asked or False) and answer.get("state") in status.TROUBLE and not result.get("failed"):
             what = f"run {answer['run_id']} is {answer['state']}" if answer["run_id"] else answer["detail"]
             return {**result, "failed": True, "msg": what}
@@ -70,7 +70,7 @@ class InfoAction(DflashAction):
             return result
         return {name: value for name, value in result.items() if name not in SHOWN}
 
-    def ask(self, task_vars: dict[str, Any], **more: Any) -> dict[str, Any]:
+    def call_module(self, task_vars: dict[str, Any], **more: Any) -> dict[str, Any]:
         """Call the module once; no connection becomes the answer `unknown`."""
         arguments = {**self._task.args, **more}
         try:
@@ -113,4 +113,4 @@ def unknown(reason: str) -> dict[str, Any]:
     """Return the answer about a box that could not be asked, and why."""
     cause, _, remedy = reason.partition(" Remedy: ")
     answer = status.unknown(f"no connection: {cause}", remedy or "reach the box first")
-    return {"changed": False, "no_way": reason, "answer": answer}
+    return {"changed": False, "connection_error": reason, "answer": answer}

@@ -16,7 +16,7 @@ NAME = "going-on-"
 
 
 @contextlib.contextmanager
-def noted(folder: Path, text: str) -> Iterator[None]:
+def note_while_running(folder: Path, text: str) -> Iterator[None]:
     """Keep a line for the case that this process is ended before the work inside."""
     note = folder / f"{NAME}{os.getpid()}"
     note.write_text(text, encoding="utf-8")
@@ -27,7 +27,7 @@ def noted(folder: Path, text: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unbroken() -> Iterator[None]:
+def deferred_signals() -> Iterator[None]:
     """Let Ctrl-C wait for what is inside.
 
     A fork that dies while it sends a line holds the lock of the queue to the playbook, which then never ends.
@@ -39,12 +39,12 @@ def unbroken() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def keep(folder: Path, box: str, text: str) -> None:
+def keep_note(folder: Path, box: str, text: str) -> None:
     """Keep a line about a box until it is dropped, over all the tasks in between, however they end."""
     _of_box(folder, box).write_text(text, encoding="utf-8")
 
 
-def drop(folder: Path, box: str) -> None:
+def drop_note(folder: Path, box: str) -> None:
     """Forget the line about a box: it holds no longer."""
     _of_box(folder, box).unlink(missing_ok=True)
 
@@ -53,6 +53,6 @@ def _of_box(folder: Path, box: str) -> Path:
     return folder / f"{NAME}on-{urllib.parse.quote(box, safe='')}"
 
 
-def left(folder: Path) -> list[str]:
+def remaining_notes(folder: Path) -> list[str]:
     """Return the lines of those that were ended, and of the boxes that still have one."""
     return [note.read_text(encoding="utf-8") for note in sorted(folder.glob(f"{NAME}*"))]

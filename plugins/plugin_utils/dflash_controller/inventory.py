@@ -212,9 +212,10 @@ def archive_problems(path: Path) -> list[str]:
     """Want an archive of a compile cache, whole, with its note beside it."""
     if not path.is_file():
         return ["is no file on the controller; give an archive that -e compile_cache_fetch=FOLDER brought"]
-    recorded = cache_archive.read_note(path).get("sha256")
+    recorded = cache_archive.read_metadata(path).get("sha256")
     if not recorded:
-        return [f"has no note {cache_archive.note_of(path).name} beside it; keep the two files of an archive together"]
+        name = cache_archive.metadata_path(path).name
+        return [f"has no note {name} beside it; keep the two files of an archive together"]
     if files.file_sha256(path) != recorded:
         return ["is damaged: its sha256 is not the one of its note; fetch it again, or prewarm without it"]
     return []

@@ -56,7 +56,7 @@ def status_screen(answer: Mapping[str, Any]) -> list[str]:
 def _status_pairs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     live = answer["state"] in ("running", "stalled")
     return [
-        ("run", f"{answer['run_id']} for {durations.text(answer.get('seconds'))}" + _resumed(answer)),
+        ("run", f"{answer['run_id']} for {durations.format_duration(answer.get('seconds'))}" + _resumed(answer)),
         ("config", config_text(answer)),
         ("process", f"pid {answer['pid']}, {terminal_text(answer)}" if answer.get("pid") else ""),
         ("python", str(answer.get("python") or "")),
@@ -74,12 +74,12 @@ def _status_pairs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("checkpoint", checkpoint_text(answer.get("checkpoint"))),
         ("gpus", gpu_text(answer.get("gpus") or ())),
-        ("disk", f"{disk.human(answer['disk']['free_bytes'])} free on {answer['disk']['mount']}"),
+        ("disk", f"{disk.format_bytes(answer['disk']['free_bytes'])} free on {answer['disk']['mount']}"),
         (
             "made of",
             f"environment {answer['env_id']}, release {answer['release_id']}, cache {answer['cache_id'] or '-'}",
         ),
-        ("last sign", f"{durations.text(answer.get('seconds_since_sign'))} ago" if live else ""),
+        ("last sign", f"{durations.format_duration(answer.get('seconds_since_sign'))} ago" if live else ""),
         *_beside_pairs(answer),
     ]
 
@@ -94,12 +94,12 @@ def _beside_pairs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 def job_text(job: Mapping[str, Any]) -> str:
     """Return `prewarm-9c1f (warm compile cache 9c1f) for 42 s: cold: warmup 3/8 ...`."""
     newest = f": {job['line']}" if job["line"] else ""
-    return f"{job['job_id']} ({job['title'] or 'a job'}) for {durations.text(job['seconds'])}{newest}"
+    return f"{job['job_id']} ({job['title'] or 'a job'}) for {durations.format_duration(job['seconds'])}{newest}"
 
 
 def holder_text(held: Mapping[str, Any]) -> str:
     """Return `ann on laptop (pid 4711) since 2026-01-31 12:00:00 UTC (2 m 05 s) for: relaunch`."""
-    since = f"{durations.stamp(held['since'])} UTC ({durations.text(held['seconds'])})"
+    since = f"{durations.format_timestamp(held['since'])} UTC ({durations.format_duration(held['seconds'])})"
     who = f"{held['operator']} on {held['host']} (pid {held['pid']})"
     return f"{who} since {since} for: {held['operation'] or 'a playbook'}"
 
@@ -137,7 +137,7 @@ def left_text(answer: Mapping[str, Any]) -> str:
     left = answer.get("seconds_left")
     if left is None:
         return ""
-    return f"{durations.text(left)}, until about {durations.stamp(time.time() + left)[:16]} UTC"
+    return f"{durations.format_duration(left)}, until about {durations.format_timestamp(time.time() + left)[:16]} UTC"
 
 
 def speed_text(answer: Mapping[str, Any]) -> str:
@@ -157,7 +157,7 @@ def allocator_text(answer: Mapping[str, Any]) -> str:
 def checkpoint_text(value: Mapping[str, Any] | None) -> str:
     if not value:
         return "none yet"
-    return f"step {value['step']}, {durations.text(value['age_seconds'])} old, {value['kept']} kept"
+    return f"step {value['step']}, {durations.format_duration(value['age_seconds'])} old, {value['kept']} kept"
 
 
 def gpu_text(gpus: Sequence[Mapping[str, Any]]) -> str:
@@ -223,7 +223,7 @@ def runs_screen(answer: Mapping[str, Any]) -> list[str]:
             (
                 row["run_id"],
                 row["started_at"],
-                durations.text(row["seconds"]),
+                durations.format_duration(row["seconds"]),
                 number(row["step"]),
                 number(row["best_tok_s"]),
                 number(row["loss"], ".3f"),
@@ -301,11 +301,11 @@ def report_markdown(told: Mapping[str, Any]) -> list[str]:
 
 def prune_screen(plan: Mapping[str, Any], *, done: bool) -> list[str]:
     """Return what was or would be removed, and what stays and why."""
-    total = disk.human(sum(item["bytes"] for item in plan["remove"]))
+    total = disk.format_bytes(sum(item["bytes"] for item in plan["remove"]))
     verb = "removed" if done else "would remove"
     count = len(plan["remove"])
     lines = [f"{verb} {count} {'thing' if count == 1 else 'things'}, {total}"]
-    lines += [f"  - {item['path']} ({item['reason']}, {disk.human(item['bytes'])})" for item in plan["remove"]]
+    lines += [f"  - {item['path']} ({item['reason']}, {disk.format_bytes(item['bytes'])})" for item in plan["remove"]]
     if plan["remove"] and not done:
         lines.append("  .venv/bin/ansible-playbook playbooks/prune.yml -e prune_confirm=true removes them")
     return [*lines, *(f"  + {item['path']} stays: {item['reason']}" for item in plan["keep"])]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from boxes import Box, until
 from dflash_ops.compile_cache import cache, cache_archive, prewarm, prewarm_job
-from dflash_ops.compile_cache.cache import Place
+from dflash_ops.compile_cache.cache import CacheKey
 from dflash_ops.compile_cache.prewarm import Archive
 from dflash_ops.core import files, gpus, jobs, processes
 from dflash_ops.core.errors import OpsError
@@ -35,8 +35,8 @@ def progress(tmp_path: Path) -> Progress:
     return Progress(tmp_path / "job")
 
 
-def place(box: Box, selection: Selection) -> Place:
-    return cache.place(box.layout, selection, trainer_command.resolved(box.layout, selection), Survey(state="none"))
+def place(box: Box, selection: Selection) -> CacheKey:
+    return cache.cache_key(box.layout, selection, trainer_command.resolved(box.layout, selection), Survey(state="none"))
 
 
 def make(box: Box, progress: Progress, *overrides: str, wipe: bool = False) -> dict[str, object]:
@@ -56,10 +56,10 @@ def said(progress: Progress) -> str:
 
 def test_cold_then_proved_then_nothing_to_do(box: Box, progress: Progress) -> None:
     where = place(box, box.select())
-    assert cache.look(box.layout, where).state == "cold"
+    assert cache.inspect(box.layout, where).state == "cold"
     made = make(box, progress)
     assert "is cold: nothing is compiled yet" in said(progress)
-    now = cache.look(box.layout, where)
+    now = cache.inspect(box.layout, where)
     assert now.warm
     assert now.proof["misses"] == 0
     assert now.proof["cold_seconds"] > now.proof["warm_seconds"]
@@ -74,7 +74,7 @@ def test_case_49_second_process_is_the_judge(box: Box, progress: Progress, secon
         make(box, progress, f"test.second={second}")
     selection = box.select(f"test.second={second}")
     where = place(box, selection)
-    assert not cache.look(box.layout, where).warm
+    assert not cache.inspect(box.layout, where).warm
     assert not (box.layout.cache(where.cache_id) / "cache.json").exists()
 
 
@@ -94,10 +94,10 @@ def test_case_46_damaged_files_are_found_named_and_made_again(
     where = place(box, box.select())
     victim = box.layout.cache(where.cache_id) / "inductor" / "l2-s1"
     harm(victim)
-    now = cache.look(box.layout, where)
+    now = cache.inspect(box.layout, where)
     assert (now.state, now.damaged) == ("damaged", ("inductor/l2-s1",))
     make(box, progress)
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, where).warm
     assert "dropped inductor/l2-s1: it is damaged" in said(progress)
 
 
@@ -108,10 +108,10 @@ def test_a_kernel_choice_measured_again_is_no_damage_and_a_broken_one_is(box: Bo
     choice.write_text('{"XBLOCK": 1, "configs_hash": "aa", "time_taken_ms": 29}')
     make(box, progress)
     choice.write_text('{"XBLOCK": 2, "configs_hash": "aa", "time_taken_ms": 131}')
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, where).warm
     for broken in ('{"XBLOCK": 2, "config', '["configs_hash"]', "[" * 100_000):
         choice.write_text(broken)
-        assert cache.look(box.layout, where).damaged == ("inductor/f3/036e.best_config",)
+        assert cache.inspect(box.layout, where).damaged == ("inductor/f3/036e.best_config",)
 
 
 def test_case_46_cache_that_crashes_its_reader_is_set_aside_once(box: Box, progress: Progress) -> None:
@@ -129,20 +129,20 @@ def test_case_46_damaged_record_is_a_cache_without_proof(box: Box, progress: Pro
     make(box, progress)
     where = place(box, box.select())
     (box.layout.cache(where.cache_id) / "cache.json").write_text("{")
-    assert cache.look(box.layout, where).state == "partial"
+    assert cache.inspect(box.layout, where).state == "partial"
     make(box, progress)
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, where).warm
 
 
 def test_changed_shapes_prewarm_again_and_the_old_ones_stay_covered(box: Box, progress: Progress) -> None:
     make(box, progress)
     old, new = place(box, box.select()), place(box, box.select("drafter.num_layers=3"))
     assert old.cache_id == new.cache_id
-    assert cache.look(box.layout, new).state == "partial"
+    assert cache.inspect(box.layout, new).state == "partial"
     make(box, progress, "drafter.num_layers=3")
     assert f"cache {new.cache_id} is partial: the configuration or the code changed" in said(progress)
-    assert cache.look(box.layout, old).warm
-    assert cache.look(box.layout, new).warm
+    assert cache.inspect(box.layout, old).warm
+    assert cache.inspect(box.layout, new).warm
 
 
 def test_learning_rate_is_no_shape(box: Box) -> None:
@@ -154,14 +154,14 @@ def test_changed_code_needs_a_new_proof(box: Box, progress: Progress) -> None:
     box.add_release("r2")
     (box.layout.release("r2") / "trainer/dflash_trainer/__init__.py").write_text("# changed\n")
     selection = Selection(env_id="e1", release_id="r2", config="demo.toml")
-    assert cache.look(box.layout, place(box, selection)).state == "partial"
+    assert cache.inspect(box.layout, place(box, selection)).state == "partial"
 
 
 def test_environment_and_gpu_model_name_the_cache(box: Box) -> None:
     def of(model: str, env_id: str = "e1") -> str:
         found = Survey(state="ok", gpus=(Gpu(0, "u", model, "570", 1, 1, 0),))
         selection = Selection(env_id=env_id, release_id="r1", config="demo.toml")
-        return cache.place(box.layout, selection, {"config": {}, "needs": {"gpus": 1}}, found).cache_id
+        return cache.cache_key(box.layout, selection, {"config": {}, "needs": {"gpus": 1}}, found).cache_id
 
     box.add_environment("e2")
     assert len({of("NVIDIA H200"), of("NVIDIA H100"), of("NVIDIA H200", "e2")}) == 3
@@ -177,7 +177,7 @@ def test_wipe_keeps_the_old_cache_until_the_new_one_is_proved(box: Box, progress
         selection = box.select("test.second=misses")
         prewarm.prewarm(box.layout, selection, where, progress, wipe=True)
     assert files.read_json(folder / "cache.json") == before
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, where).warm
     (folder / "inductor" / "stray").write_text("old")
     assert make(box, progress, wipe=True)["changed"] is True
     assert "A wipe is rarely needed" in said(progress)
@@ -201,14 +201,14 @@ def test_wipe_and_prewarm_are_refused_while_a_run_lives(box: Box, progress: Prog
     make(box, progress)
     run = box.launch()
     try:
-        warm = cache.look(box.layout, place(box, box.select()))
-        cold = cache.look(box.layout, place(box, box.select("drafter.num_layers=7")))
-        cache.refuse_beside_a_run(box.layout, warm, wipe=False)
+        warm = cache.inspect(box.layout, place(box, box.select()))
+        cold = cache.inspect(box.layout, place(box, box.select("drafter.num_layers=7")))
+        cache.require_no_run(box.layout, warm, wipe=False)
         with pytest.raises(OpsError, match=f"compile_cache_wipe is true while run {run.run_id} lives") as refused:
-            cache.refuse_beside_a_run(box.layout, warm, wipe=True)
+            cache.require_no_run(box.layout, warm, wipe=True)
         assert "rarely needed" in refused.value.remedy
         with pytest.raises(OpsError, match="lives on the same devices"):
-            cache.refuse_beside_a_run(box.layout, cold, wipe=False)
+            cache.require_no_run(box.layout, cold, wipe=False)
     finally:
         box.end()
 
@@ -233,11 +233,11 @@ def test_archive_comes_back_on_a_rebuilt_box_and_is_proved_again(box: Box, progr
     make(box, progress)
     where = place(box, box.select())
     note = cache_archive.pack(box.layout, where)
-    assert cache_archive.current(box.layout, where)
+    assert cache_archive.is_current(box.layout, where)
     archive = Path(str(note["path"]))
     shutil.rmtree(box.layout.cache(where.cache_id))
     made = restore(box, progress, archive)
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, where).warm
     assert made["proof"]["cold_seconds"] is None  # type: ignore[index]
     assert said(progress).count("starting the warm-up") == 3  # cold, proof, and one after the restore
 
@@ -251,15 +251,15 @@ def test_damaged_archive_is_refused_and_changes_nothing(box: Box, progress: Prog
     archive.write_bytes(data)
     with pytest.raises(OpsError, match="is damaged: its sha256"):
         restore(box, progress, archive, "drafter.num_layers=3")
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, where).warm
 
 
 def test_archive_of_other_hardware_is_refused(box: Box, progress: Progress) -> None:
     make(box, progress)
     where = place(box, box.select())
     archive = Path(str(cache_archive.pack(box.layout, where)["path"]))
-    note = json.loads(cache_archive.note_of(archive).read_text())
-    cache_archive.note_of(archive).write_text(json.dumps({**note, "hardware": "NVIDIA H100"}))
+    note = json.loads(cache_archive.metadata_path(archive).read_text())
+    cache_archive.metadata_path(archive).write_text(json.dumps({**note, "hardware": "NVIDIA H100"}))
     with pytest.raises(OpsError, match="was made for hardware 'NVIDIA H100'"):
         restore(box, progress, archive, "drafter.num_layers=3")
 
@@ -290,7 +290,7 @@ def test_warm_up_that_fails_for_another_reason_leaves_the_proved_cache(box: Box,
     where = place(box, box.select())
     with pytest.raises(OpsError, match="ended with rc 3"):
         make(box, progress, "drafter.num_layers=3", "test.ends=3")
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, where).warm
     assert said(progress).count("starting the warm-up") == 3  # an empty cache would not help either
 
 
@@ -299,7 +299,7 @@ def test_cache_that_was_made_anew_in_vain_comes_back(box: Box, progress: Progres
     where = place(box, box.select())
     with pytest.raises(OpsError, match="ended with rc 6"):
         make(box, progress, "drafter.num_layers=3", "test.ends=6")
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, where).warm
     assert [path.name for path in box.layout.caches.iterdir() if path.is_dir()] == [where.cache_id]
 
 
@@ -307,7 +307,7 @@ def test_full_disk_is_told_and_the_proved_cache_stays(box: Box, progress: Progre
     make(box, progress)
     with pytest.raises(OpsError, match=r"disk-full: no space left on .*caches"):
         make(box, progress, "drafter.num_layers=3", "test.ends=6", "test.says=No space left on device")
-    assert cache.look(box.layout, place(box, box.select())).warm
+    assert cache.inspect(box.layout, place(box, box.select())).warm
     assert said(progress).count("starting the warm-up") == 3
 
 
@@ -316,7 +316,7 @@ def test_cache_of_another_user_is_refused_and_says_what_to_do(box: Box, progress
     make(box, progress)
     where = place(box, box.select())
     os.chown(box.layout.cache(where.cache_id) / "inductor" / "l2-s1", 65534, 65534)
-    assert cache.look(box.layout, where).state == "foreign"
+    assert cache.inspect(box.layout, where).state == "foreign"
     with pytest.raises(OpsError, match="l2-s1 belongs to uid 65534, and this is uid 0") as refused:
         make(box, progress)
     assert "chown -R 0" in refused.value.remedy
@@ -344,9 +344,9 @@ def test_case_46_nonsense_in_the_record_is_a_cache_without_proof(
     where = place(box, box.select())
     file = box.layout.cache(where.cache_id) / "cache.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **part}))
-    assert cache.look(box.layout, where).state == "partial"
+    assert cache.inspect(box.layout, where).state == "partial"
     make(box, progress)
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, where).warm
 
 
 def test_what_is_made_again_without_a_counted_miss_is_proved_by_a_second_process(box: Box, progress: Progress) -> None:
@@ -362,11 +362,11 @@ def test_cache_that_lies_elsewhere_than_it_was_proved_is_proved_again(box: Box, 
     where = place(box, box.select())
     file = box.layout.cache(where.cache_id) / "cache.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "folder": "/elsewhere/caches/a"}))
-    now = cache.look(box.layout, where)
+    now = cache.inspect(box.layout, where)
     assert now.state == "partial"
     assert "proved in /elsewhere/caches/a" in now.reason
     make(box, progress)
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, where).warm
 
 
 def test_both_times_are_kept_when_the_prewarm_dies_before_the_proof(
@@ -383,7 +383,7 @@ def test_both_times_are_kept_when_the_prewarm_dies_before_the_proof(
     with pytest.raises(KeyboardInterrupt):
         make(box, progress)
     monkeypatch.setattr(prewarm, "warm_up", real)
-    assert cache.look(box.layout, place(box, box.select())).state == "partial"
+    assert cache.inspect(box.layout, place(box, box.select())).state == "partial"
     proof = make(box, progress)["proof"]
     assert proof["cold_seconds"] > proof["warm_seconds"]  # type: ignore[index]
 
@@ -404,7 +404,7 @@ def test_killed_restore_gives_the_old_cache_back(box: Box, progress: Progress, s
     if shapes is not None:
         files.write_json(folder / "cache.json", {**record, "shapes": shapes})
     assert make(box, progress)["changed"] is False
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, where).warm
 
 
 def test_restore_keeps_what_the_archive_lacks(box: Box, progress: Progress) -> None:
@@ -422,7 +422,7 @@ def test_rollback_goes_on_without_a_damaged_archive(box: Box, progress: Progress
     archive = Path(str(cache_archive.pack(box.layout, place(box, box.select()))["path"]))
     archive.write_bytes(b"")
     restore(box, progress, archive, "drafter.num_layers=3", required=False)
-    assert cache.look(box.layout, place(box, box.select("drafter.num_layers=3"))).warm
+    assert cache.inspect(box.layout, place(box, box.select("drafter.num_layers=3"))).warm
     assert "Going on without it" in said(progress)
 
 
@@ -432,11 +432,11 @@ def test_archive_that_is_none_is_refused_and_the_old_cache_stays(box: Box, progr
     where = place(box, box.select())
     archive = Path(str(cache_archive.pack(box.layout, where)["path"]))
     archive.write_bytes(data)
-    note = json.loads(cache_archive.note_of(archive).read_text())
-    files.write_json(cache_archive.note_of(archive), {**note, "sha256": files.file_sha256(archive)})
+    note = json.loads(cache_archive.metadata_path(archive).read_text())
+    files.write_json(cache_archive.metadata_path(archive), {**note, "sha256": files.file_sha256(archive)})
     with pytest.raises(OpsError, match="fetch it again"):
         restore(box, progress, archive, "drafter.num_layers=3")
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, where).warm
     assert [path.name for path in box.layout.caches.iterdir() if path.is_dir()] == [where.cache_id]
 
 
@@ -445,16 +445,16 @@ def test_archive_that_is_not_what_the_cache_holds_is_packed_again(box: Box, prog
     make(box, progress)
     where = place(box, box.select())
     archive = Path(str(cache_archive.pack(box.layout, where)["path"]))
-    assert cache_archive.current(box.layout, where)
+    assert cache_archive.is_current(box.layout, where)
     if harm == "archive":
         archive.write_bytes(archive.read_bytes()[:-1])
     elif harm == "note":
-        cache_archive.note_of(archive).write_text("[]")
+        cache_archive.metadata_path(archive).write_text("[]")
     else:
         (box.layout.cache(where.cache_id) / "inductor" / "more").write_text("of another make")
         (box.layout.cache(where.cache_id) / "cache.json").unlink()
         make(box, progress)
-    assert not cache_archive.current(box.layout, where)
+    assert not cache_archive.is_current(box.layout, where)
 
 
 def test_nobody_attaches_to_less_than_was_asked(box: Box) -> None:
@@ -473,15 +473,15 @@ def test_what_a_killed_prewarm_left_running_is_ended_by_the_next_one(box: Box, p
     name = prewarm_job.name(where, told)
     jobs.stop_job(box.layout, "prewarm-other")
     jobs.start_or_attach(box.layout, name, prewarm_job.ENTRY, told)
-    mark = jobs.mark_of(box.layout, name)
+    mark = jobs.job_mark(box.layout, name)
     until(lambda: "compiling 1/3 drafter[0] cpu S=64" in str(jobs.poll(box.layout, name).progress.get("line")))
     runner = jobs.recorded_process(box.layout.job(name))
     assert runner is not None
-    processes.send([runner], signal.SIGKILL)
+    processes.send_signal([runner], signal.SIGKILL)
     until(lambda: jobs.state_of(box.layout.job(name)) == "dead")
-    assert processes.marked(mark, mark=jobs.JOB_MARK)
+    assert processes.find_marked(mark, mark=jobs.JOB_MARK)
     make(box, progress)
-    assert not processes.marked(mark, mark=jobs.JOB_MARK)
+    assert not processes.find_marked(mark, mark=jobs.JOB_MARK)
 
 
 def test_prune_keeps_a_cache_that_somebody_makes_and_one_that_waits_for_a_wipe(box: Box, progress: Progress) -> None:
@@ -489,7 +489,7 @@ def test_prune_keeps_a_cache_that_somebody_makes_and_one_that_waits_for_a_wipe(b
     where = place(box, box.select())
     folder = box.layout.cache(where.cache_id)
     os.rename(folder, folder.with_name(folder.name + ".before"))
-    with prewarm.holding(box.layout, where.cache_id, progress):
+    with prewarm.cache_lock(box.layout, where.cache_id, progress):
         assert prune.plan(box.layout, keep_runs=1).remove == ()
     assert [path for path, _ in prune.plan(box.layout, keep_runs=1).remove] == []
     assert make(box, progress)["changed"] is False

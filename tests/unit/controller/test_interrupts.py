@@ -120,7 +120,7 @@ def test_an_interrupted_build_goes_on_is_attached_to_and_can_be_ended(
     assert follower.finish() == 2
     assert f"ended {job} (build environment" in ended.words
     assert jobs.poll(layout, job).state == "failed"
-    assert processes.marked(jobs.mark_of(layout, job), mark=jobs.JOB_MARK) == []
+    assert processes.find_marked(jobs.job_mark(layout, job), mark=jobs.JOB_MARK) == []
     again = Terminal(*stop, "-e", f"job={job}", cwd=repo)
     assert again.finish() == 0
     assert f"no job to end; {job} is failed" in again.words

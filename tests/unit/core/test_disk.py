@@ -16,34 +16,34 @@ from dflash_ops.core.paths import Layout
 def test_a_workspace_that_is_a_file_is_refused_by_name(tmp_path: Path, make: bool) -> None:
     (tmp_path / "big").write_text("")
     with pytest.raises(OpsError, match=r"dflash_workspace=.*big is a file.*dflash_workspace to a folder"):
-        disk.refuse_unwritable(Layout.of(tmp_path / "root", tmp_path / "big"), make=make)
+        disk.require_writable(Layout.of(tmp_path / "root", tmp_path / "big"), create=make)
 
 
 def test_a_root_that_cannot_be_made_names_its_variable() -> None:
     with pytest.raises(OpsError, match=r"dflash_root=/proc/none/x cannot be made: .* Remedy: set dflash_root"):
-        disk.refuse_unwritable(Layout.of("/proc/none/x"), make=True)
+        disk.require_writable(Layout.of("/proc/none/x"), create=True)
 
 
 def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path)
     with pytest.raises(OpsError, match=r"dflash_root=.*cannot write to .* Remedy: set dflash_root"):
-        disk.refuse_unwritable(Layout.of(tmp_path / "a box"), make=False)
+        disk.require_writable(Layout.of(tmp_path / "a box"), create=False)
     assert not (tmp_path / "a box").exists()
 
 
 def test_a_link_to_nothing_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "root").symlink_to(tmp_path / "gone")
     with pytest.raises(OpsError, match="a link to nothing"):
-        disk.refuse_unwritable(Layout.of(tmp_path / "root"), make=True)
+        disk.require_writable(Layout.of(tmp_path / "root"), create=True)
 
 
 def test_a_full_disk_names_mount_and_variable(layout: Layout, tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "big/runs/x"))
-    told = disk.named(full, Layout.of(layout.root, tmp_path / "big"))
+    told = disk.explain_os_error(full, Layout.of(layout.root, tmp_path / "big"))
     assert told is not None
     assert "disk is full" in told.message
     assert "dflash_workspace" in told.remedy
-    assert disk.named(OSError(errno.ENOENT, "No such file", "x"), layout) is None
+    assert disk.explain_os_error(OSError(errno.ENOENT, "No such file", "x"), layout) is None
 
 
 def test_an_empty_workspace_is_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -60,6 +60,6 @@ def test_a_job_on_a_full_disk_says_so(layout: Layout, monkeypatch: pytest.Monkey
     folder = layout.job("j")
     folder.mkdir(parents=True)
     message = {"entry": "environment.build:build", "arguments": {"root": str(layout.root), "workspace": ""}}
-    ended = jobs._outcome(message, jobs.Progress(folder))
+    ended = jobs._run_entry(message, jobs.Progress(folder))
     assert ended["message"].startswith("The disk is full")
     assert "dflash_root" in ended["remedy"]

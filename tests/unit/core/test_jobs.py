@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from boxes import until
-from dflash_ops.core import cancel_job, files, jobs, processes
+from dflash_ops.core import files, job_cancellation, jobs, processes
 from dflash_ops.core.errors import OpsError
 from dflash_ops.core.paths import Layout
 
@@ -43,7 +43,7 @@ def start(layout: Layout) -> Iterator[Callable[..., jobs.Snapshot]]:
     yield run
     for name in names:
         jobs.stop_job(layout, name)
-        jobs.clear_leftovers(layout, name)
+        jobs.terminate_leftovers(layout, name)
 
 
 def wait_end(layout: Layout, job_id: str = "job-1", seconds: float = 20.0) -> jobs.Snapshot:
@@ -79,7 +79,7 @@ def test_last_words_and_the_end_are_one_look(
     start("count", total=1000, job_id="goes-on")
     heard = jobs.poll(layout, "goes-on", wait=20.0)
     assert (heard.state, bool(heard.lines)) == ("running", True)
-    monkeypatch.setattr(jobs, "LAST_WORDS_SECONDS", 20.0)
+    monkeypatch.setattr(jobs, "FINAL_LINES_SECONDS", 20.0)
     start("count", total=1, pause=0.5)
     ended = jobs.poll(layout, "job-1", wait=20.0)
     assert (ended.state, ended.lines) == ("done", ["part 1"])
@@ -102,7 +102,7 @@ def test_environment_of_the_runner_is_explicit(layout: Layout, start: Callable[.
     seen = processes.environment_of(runner_of(layout).pid)
     assert "/nope" not in seen.values()
     assert seen["HTTPS_PROXY"] == "http://192.0.2.1:3128"
-    assert seen[jobs.JOB_MARK] == jobs.mark_of(layout, "job-1")
+    assert seen[jobs.JOB_MARK] == jobs.job_mark(layout, "job-1")
 
 
 def test_a_home_relative_root_is_the_callers_in_the_job_too(layout: Layout, start: Callable[..., jobs.Snapshot],
@@ -156,7 +156,7 @@ def test_children_of_a_killed_runner_end_before_the_next_start(layout: Layout, s
                                                                tmp_path: Path) -> None:
     start("spawn", pid_file=str(tmp_path / "pid"))
     until(lambda: (layout.job("job-1") / "lines").exists(), what="the child of the job")
-    child = processes.look(int((tmp_path / "pid").read_text()))
+    child = processes.find(int((tmp_path / "pid").read_text()))
     assert child is not None
     os.kill(runner_of(layout).pid, signal.SIGKILL)
     wait_end(layout)
@@ -170,7 +170,7 @@ def test_job_of_an_earlier_boot_is_dead(layout: Layout, start: Callable[..., job
     wait_end(layout)
     folder = layout.job("job-1")
     (folder / "exit.json").unlink()
-    me = processes.look(os.getpid())
+    me = processes.find(os.getpid())
     assert me is not None
     record = {**(files.read_json(folder / "job.json") or {}), **me.as_dict()}
     files.write_json(folder / "job.json", record)
@@ -215,7 +215,7 @@ def test_arguments_are_in_no_file_argv_or_environment(layout: Layout, start: Cal
 def test_stop_ends_runner_and_children(layout: Layout, start: Callable[..., jobs.Snapshot], tmp_path: Path) -> None:
     start("spawn", pid_file=str(tmp_path / "pid"))
     until(lambda: (layout.job("job-1") / "lines").exists(), what="the child of the job")
-    child = processes.look(int((tmp_path / "pid").read_text()))
+    child = processes.find(int((tmp_path / "pid").read_text()))
     assert child is not None and jobs.stop_job(layout, "job-1")
     assert not processes.alive(child)
     assert jobs.poll(layout, "job-1").state == "failed"
@@ -243,14 +243,15 @@ def test_only_a_job_that_may_end_is_ended(
 ) -> None:
     start("count", total=1000)
     start("count", job_id="stop-1", total=1000)
-    assert cancel_job.running(layout) == ["job-1"]
+    assert job_cancellation.cancellable_jobs(layout) == ["job-1"]
     with pytest.raises(OpsError, match=told):
-        cancel_job.end(layout, asked, check_mode=False)
-    assert cancel_job.end(layout, "all", check_mode=True)["message"] == "would end job-1 (a test)"
+        job_cancellation.cancel(layout, asked, check_mode=False)
+    assert job_cancellation.cancel(layout, "all", check_mode=True)["message"] == "would end job-1 (a test)"
     assert jobs.poll(layout, "job-1").state == "running"
-    assert cancel_job.end(layout, "all", check_mode=False)["jobs"] == ["job-1"]
+    assert job_cancellation.cancel(layout, "all", check_mode=False)["jobs"] == ["job-1"]
     assert [jobs.poll(layout, name).state for name in ("job-1", "stop-1")] == ["failed", "running"]
-    assert cancel_job.end(layout, "all", check_mode=False) == {"changed": False, "jobs": [], "message": "no job to end"}
+    again = job_cancellation.cancel(layout, "all", check_mode=False)
+    assert again == {"changed": False, "jobs": [], "message": "no job to end"}
 
 
 def test_many_callers_at_once_start_one_runner(layout: Layout, tmp_path: Path) -> None:

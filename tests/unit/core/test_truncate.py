@@ -19,12 +19,12 @@ SILENT = re.compile(r"""[;,] ?['"]\.join\([^()\n]*\[:\w+\]\)""")
 
 
 def test_a_list_says_how_many_more_there_are() -> None:
-    assert truncate.listed(["a", "b"], 2) == "a; b"
-    assert truncate.listed(["a", "b", "c", "d"], 2) == "a; b; and 2 more"
-    assert truncate.listed([], 2) == ""
+    assert truncate.join_items(["a", "b"], 2) == "a; b"
+    assert truncate.join_items(["a", "b", "c", "d"], 2) == "a; b; and 2 more"
+    assert truncate.join_items([], 2) == ""
     assert truncate.first_lines(["  a", "  b", "  c"], 2, indent="  ") == ["  a", "  b", "  and 1 more"]
-    assert truncate.shortened("abcdef", 6) == "abcdef"
-    assert truncate.shortened("abcdefg", 6) == "abc..."
+    assert truncate.shorten("abcdef", 6) == "abcdef"
+    assert truncate.shorten("abcdefg", 6) == "abc..."
 
 
 def test_files_that_are_not_committed_are_counted_to_the_last(tmp_path: Path) -> None:

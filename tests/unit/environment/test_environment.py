@@ -546,8 +546,8 @@ def kill(layout: Layout, job_id: str) -> bool:
     runner = jobs.recorded_process(layout.job(job_id))
     if runner is None or not processes.alive(runner):
         return False
-    processes.send([runner], signal.SIGKILL)
-    assert not processes.wait_gone([runner], 10.0)
+    processes.send_signal([runner], signal.SIGKILL)
+    assert not processes.wait_for_exit([runner], 10.0)
     return not (layout.job(job_id) / "exit.json").exists()
 
 
@@ -612,7 +612,7 @@ def test_case_42_a_rerun_ends_what_the_killed_build_left_running(layout: Layout,
         assert not uv_cache.is_owed(layout, env_id)
         kill(layout, job.job_id)
         assert uv_cache.is_owed(layout, env_id)
-        left = processes.marked(jobs.mark_of(layout, job.job_id), mark=jobs.JOB_MARK)
+        left = processes.find_marked(jobs.job_mark(layout, job.job_id), mark=jobs.JOB_MARK)
         assert any("uv" in (processes.PROC / str(one.pid) / "cmdline").read_text() for one in left)
         index.hold.clear()
         index.resume()

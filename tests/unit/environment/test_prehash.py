@@ -22,7 +22,7 @@ def site(tmp_path: Path) -> Path:
 def test_a_file_that_was_touched_after_it_was_hashed_is_hashed_again(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     file.write_text("x = 1\n")
-    known = {"a.py": tree_manifest.hashed(str(file))}
+    known = {"a.py": tree_manifest.hash_file(str(file))}
     assert tree_manifest.manifest(tmp_path, known=known)["a.py"][2] == known["a.py"].sha256
     stat = file.stat()
     file.write_text("x = 2\n")
@@ -33,7 +33,7 @@ def test_a_file_that_was_touched_after_it_was_hashed_is_hashed_again(tmp_path: P
 
 def test_known_hashes_are_used(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
-    told = tree_manifest.Hashed(tree_manifest.stamp((tmp_path / "a").lstat()), "told")
+    told = tree_manifest.FileHash(tree_manifest.stamp((tmp_path / "a").lstat()), "told")
     assert tree_manifest.manifest(tmp_path, known={"a": told})["a"][2] == "told"
 
 

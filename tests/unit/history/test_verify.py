@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from boxes import Box, going, until
+from boxes import Box, start_training, until
 from dflash_controller import screens
 from dflash_ops.history import verify
 from dflash_ops.run import run_processes, runs
@@ -22,12 +22,12 @@ def names(found: list[dict[str, str]]) -> list[str]:
 
 
 def test_process_of_a_launch_is_what_its_record_says(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     assert verify._process(box.layout, run) == []
 
 
 def test_other_interpreter_and_added_variables_are_named(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     box.add_environment("e2")
     record = {**run.record, "env_id": "e2", "environment": [n for n in run.record["environment"] if n != "LANG"]}
     changed = runs.Run(run.run_id, run.folder, record)
@@ -35,7 +35,7 @@ def test_other_interpreter_and_added_variables_are_named(box: Box) -> None:
 
 
 def test_torch_from_elsewhere_is_named(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = going(box)
+    run = start_training(box)
     main = run_processes.main_process(run)
     assert main is not None
     env = box.layout.env("e1")
@@ -49,7 +49,7 @@ def test_torch_from_elsewhere_is_named(box: Box, tmp_path: Path, monkeypatch: py
 def test_the_torch_of_an_image_counts_as_proved_also_behind_a_link(
     box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = going(box)
+    run = start_training(box)
     real = tmp_path / "image-2026" / "site-packages" / "torch"
     real.mkdir(parents=True)
     (tmp_path / "image").symlink_to("image-2026")
@@ -61,7 +61,7 @@ def test_the_torch_of_an_image_counts_as_proved_also_behind_a_link(
 
 
 def test_audit_lists_every_part_and_never_stops_at_the_first(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     (run.folder / "run.json").write_text(json.dumps({**run.record, "tree_hash": "other", "lock_sha256": "other"}))
     told = verify.audit(box.layout, "")
     assert not told["ok"]
@@ -73,7 +73,7 @@ def test_audit_lists_every_part_and_never_stops_at_the_first(box: Box) -> None:
 
 
 def test_an_audit_of_a_killed_run_tells_its_end_and_not_that_it_differs_from_the_record(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     main = run_processes.main_process(run)
     assert main is not None
     os.kill(main.pid, signal.SIGKILL)

@@ -38,7 +38,7 @@ def stamped(text: str, *, ago: float) -> str:
 def test_the_last_minutes_of_a_log_are_all_there_with_what_belongs_to_them(layout: Layout) -> None:
     recent = [stamped(f"step {number}", ago=5 * MINUTE) for number in range(60)]
     a_log(layout, stamped("old", ago=20 * MINUTE), *recent, "a line of a library without a time")
-    found = logs.last(layout, RUN, since=durations.seconds("10m"))
+    found = logs.last(layout, RUN, since=durations.parse("10m"))
     assert found["lines"] == [*recent, "a line of a library without a time"]
     assert screens.logs_screen(found) == found["lines"]
     assert logs.last(layout, RUN, since=MINUTE)["lines"] == []
@@ -70,13 +70,13 @@ def test_a_log_of_an_earlier_version_is_cut_by_its_steps(layout: Layout) -> None
     [("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86400), ("1h30m", 5400), ("600", 600), (600, 600), ("0.5", 0.5)],
 )
 def test_a_length_of_time_is_read_as_people_type_it(typed: object, seconds: float) -> None:
-    assert durations.seconds(typed) == seconds
+    assert durations.parse(typed) == seconds
 
 
 @pytest.mark.parametrize("typed", ["", "10x", "m", "-5", "10m2h", "ten", "nan", None, "1.5h"])
 def test_what_is_no_length_of_time_is_refused(typed: object) -> None:
     with pytest.raises(OpsError, match="is no length of time"):
-        durations.seconds(typed)
+        durations.parse(typed)
 
 
 def test_each_line_gets_its_time_whatever_its_bytes_are(tmp_path: Path) -> None:

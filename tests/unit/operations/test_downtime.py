@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from boxes import Box, going
+from boxes import Box, start_training
 from dflash_ops.compile_cache import cache
-from dflash_ops.compile_cache.cache import Look, Place
+from dflash_ops.compile_cache.cache import CacheKey, CacheState
 from dflash_ops.core import gpus
 from dflash_ops.history import known_good
 from dflash_ops.monitor import status
@@ -40,12 +40,13 @@ def ended(box: Box, job: str, *, seconds: float, at: float, changed: bool = True
     (folder / "exit.json").write_text(json.dumps(end))
 
 
-def place(box: Box) -> Place:
-    return cache.place(box.layout, box.selection, trainer_command.resolved(box.layout, box.selection), gpus.survey())
+def place(box: Box) -> CacheKey:
+    resolved = trainer_command.resolved(box.layout, box.selection)
+    return cache.cache_key(box.layout, box.selection, resolved, gpus.survey())
 
 
 def test_a_run_that_will_be_down_for_a_prewarm_is_told_before_it_is_stopped(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     said = ensure_run.before_stop(box.layout, want(), check_mode=False)["message"]
     assert f"\nrun {run.run_id} is down from the stop to the launch: the compile cache is cold" in said
     assert said.endswith("none was made on this box yet, so how long is not known")
@@ -64,15 +65,15 @@ def test_how_long_the_last_prewarm_lasted_is_that_of_the_nearest_kind(box: Box) 
 
 
 def test_nothing_is_told_when_no_run_lives_or_nothing_has_to_be_compiled(box: Box) -> None:
-    where, cold, warm = place(box), Look("cold", "empty"), Look("warm", "proved")
+    where, cold, warm = place(box), CacheState("cold", "empty"), CacheState("warm", "proved")
     assert downtime.told(box.layout, where, cold) == ""
-    going(box)
+    start_training(box)
     assert downtime.told(box.layout, where, warm) == ""
     assert "made anew (compile_cache_wipe)" in downtime.told(box.layout, where, warm, wipe=True)
 
 
 def test_a_rollback_tells_it_too(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     told = status.snapshot(box.layout, run_id=run.run_id)
     assert told["state"] == "running"
     known_good.promote(box.layout, {"run_id": run.run_id, **{key: run.record.get(key) for key in known_good.KEPT_KEYS}})
@@ -84,7 +85,7 @@ def test_a_rollback_tells_it_too(box: Box) -> None:
 def test_a_playbook_that_ends_between_stop_and_launch_says_that_nothing_trains(
     box: Box, repo: Path, tmp_path: Path, for_launch: bool
 ) -> None:
-    run = going(box)
+    run = start_training(box)
     (tmp_path / "play.yml").write_text(PLAY.format(for_launch=str(for_launch).lower()))
     done = subprocess.run(
         [

@@ -18,7 +18,7 @@ from dflash_ops.history import known_good, run_history
 from dflash_ops.monitor import status
 from dflash_ops.operations import ensure_cache, ensure_run, ensure_stopped, health_check, rollback
 from dflash_ops.run import launch, metrics, run_processes, runs
-from module_arguments import cache_want, want
+from module_arguments import cache_params, want
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 
@@ -229,9 +229,9 @@ def test_cold_cache_is_said_and_refused_without_a_prewarm(box: Box) -> None:
 
 
 def test_prewarm_then_launch_records_a_warm_cache(box: Box) -> None:
-    told = ensure_cache.ensure(box.layout, cache_want(), check_mode=False)
+    told = ensure_cache.ensure(box.layout, cache_params(), check_mode=False)
     until(lambda: jobs.poll(box.layout, told["job"]["job_id"]).state == "done")
-    assert ensure_cache.ensure(box.layout, cache_want(), check_mode=False)["changed"] is False
+    assert ensure_cache.ensure(box.layout, cache_params(), check_mode=False)["changed"] is False
     launched = ensure(box, allow_cold=False)
     record = runs.load(box.layout, launched["run_id"]).record
     assert (record["cache_state"], record["cache_id"]) == ("warm", told["cache_id"])
@@ -239,11 +239,11 @@ def test_prewarm_then_launch_records_a_warm_cache(box: Box) -> None:
 
 def test_cold_cache_beside_a_living_run_is_left_or_refused(box: Box) -> None:
     ensure(box)
-    left = ensure_cache.ensure(box.layout, cache_want(if_running="skip"), check_mode=False)
+    left = ensure_cache.ensure(box.layout, cache_params(if_running="skip"), check_mode=False)
     assert (left["changed"], "job" in left) == (False, False)
     assert "left alone while a run lives" in left["message"]
     with pytest.raises(OpsError, match="lives on the same devices"):
-        ensure_cache.ensure(box.layout, cache_want(), check_mode=False)
+        ensure_cache.ensure(box.layout, cache_params(), check_mode=False)
 
 
 def test_stop_request_is_idempotent_and_honest_in_check_mode(box: Box) -> None:

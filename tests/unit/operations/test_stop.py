@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from boxes import Box, going, until
+from boxes import Box, start_training, until
 from dflash_controller import screens
 from dflash_ops.core import gpus, processes
 from dflash_ops.core.errors import OpsError
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not in
 
 
 def test_stop_leaves_a_checkpoint_of_the_last_step(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     lines: list[str] = []
     done = stop.stop(box.layout, run, say=lines.append)
     assert done["state"] == "stopped"
@@ -38,7 +38,7 @@ def test_stop_leaves_a_checkpoint_of_the_last_step(box: Box) -> None:
 def test_case_07_stop_twice_and_status_of_an_empty_box(box: Box) -> None:
     assert status.snapshot(box.layout)["state"] == "not running"
     assert not stop.needed(box.layout, stop.run_to_stop(box.layout))
-    run = going(box)
+    run = start_training(box)
     stop.stop(box.layout, run, say=lambda _line: None)
     assert not stop.needed(box.layout, stop.run_to_stop(box.layout))
     assert stop.stop(box.layout, run, say=lambda _line: None)["state"] == "stopped"
@@ -51,7 +51,7 @@ def test_case_07_unknown_is_a_state_of_its_own(box: Box) -> None:
 
 
 def test_case_24_those_that_only_name_the_trainer_live_on(box: Box, tmp_path: Path) -> None:
-    run = going(box)
+    run = start_training(box)
     main = run_processes.main_process(run)
     assert main is not None
     words = run_processes.command_line(main.pid)
@@ -71,7 +71,7 @@ def test_case_24_those_that_only_name_the_trainer_live_on(box: Box, tmp_path: Pa
 
 
 def test_run_of_another_root_with_the_same_id_lives_on(box: Box, tmp_path: Path) -> None:
-    run = going(box)
+    run = start_training(box)
     marks = {"DFLASH_RUN_ID": run.run_id, "DFLASH_RUN_DIR": str(tmp_path / "other" / "runs" / run.run_id)}
     other = subprocess.Popen(["/bin/sleep", "600"], env=marks)
     try:
@@ -85,7 +85,7 @@ def test_run_of_another_root_with_the_same_id_lives_on(box: Box, tmp_path: Path)
 
 
 def test_case_28_children_that_left_the_session_are_ended_and_it_is_proved(box: Box) -> None:
-    run = going(box, "test.how=children")
+    run = start_training(box, "test.how=children")
     sessions = lambda: {os.getsid(process.pid) for process in run_processes.of_run(run)}  # noqa: E731
     until(lambda: len(sessions()) == 3, what="children in own sessions")
     found = run_processes.of_run(run)
@@ -100,7 +100,7 @@ def test_case_28_children_that_left_the_session_are_ended_and_it_is_proved(box: 
 
 
 def test_case_28_children_left_by_a_dead_trainer_are_named_and_block_a_launch(box: Box) -> None:
-    run = going(box, "test.how=children")
+    run = start_training(box, "test.how=children")
     main = run_processes.main_process(run)
     assert main is not None
     os.kill(main.pid, 9)
@@ -121,7 +121,7 @@ def h200(used: int, *, state: str = "ok", problems: tuple[str, ...] = ()) -> Sur
 def test_case_55_memory_without_a_process_in_sight_is_no_proof_that_a_stopped_run_left(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = going(box, "test.gpus=2")
+    run = start_training(box, "test.gpus=2")
     monkeypatch.setattr(gpus, "survey", lambda: h200(70000))
     with pytest.raises(OpsError, match="memory, of a process that cannot be seen from here, on GPU 0, 1"):
         stop.stop(box.layout, run, say=lambda _line: None, now=True)
@@ -131,16 +131,16 @@ def test_a_driver_that_needs_a_moment_and_gpus_that_do_not_answer(box: Box, monk
     answers = iter([h200(70000), h200(70000), h200(4)])
     monkeypatch.setattr(gpus, "survey", lambda: next(answers))
     said: list[str] = []
-    stop.stop(box.layout, going(box, "test.gpus=2"), say=said.append, now=True)
+    stop.stop(box.layout, start_training(box, "test.gpus=2"), say=said.append, now=True)
     assert "no GPU memory" in said[-1]
     monkeypatch.setattr(gpus, "survey", lambda: h200(0, state="unknown", problems=("nvidia-smi gave no answer",)))
-    stop.stop(box.layout, going(box, "test.gpus=2"), say=said.append, now=True)
+    stop.stop(box.layout, start_training(box, "test.gpus=2"), say=said.append, now=True)
     assert "no GPU memory" not in said[-1]
     assert said[-1].endswith("its GPUs could not be asked: nvidia-smi gave no answer")
 
 
 def test_case_54_a_run_that_lost_a_gpu_is_flagged(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    going(box, "test.gpus=2")
+    start_training(box, "test.gpus=2")
     monkeypatch.setattr(gpus, "survey", lambda: h200(70000))
     assert status.snapshot(box.layout)["problems"] == []
     monkeypatch.setattr(gpus, "survey", lambda: dataclasses.replace(h200(70000), gpus=h200(70000).gpus[:1]))
@@ -152,7 +152,7 @@ def test_case_54_a_run_that_lost_a_gpu_is_flagged(box: Box, monkeypatch: pytest.
 
 
 def test_deaf_trainer_is_killed_after_its_time(box: Box) -> None:
-    run = going(box, "test.how=deaf")
+    run = start_training(box, "test.how=deaf")
     lines: list[str] = []
     done = stop.stop(box.layout, run, say=lines.append, seconds=1.0, term_seconds=0.3)
     assert done["forced"]
@@ -161,14 +161,14 @@ def test_deaf_trainer_is_killed_after_its_time(box: Box) -> None:
 
 
 def test_stop_now_does_not_wait(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     done = stop.stop(box.layout, run, say=lambda _line: None, now=True)
     assert done["forced"]
     assert run_processes.of_run(run) == []
 
 
 def test_run_without_current_link_is_still_found(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     box.layout.current.unlink()
     found = stop.run_to_stop(box.layout)
     assert found is not None

@@ -17,17 +17,17 @@ from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..run import run_processes, trainer_command
 from ..run.trainer_command import Selection
-from . import contents
+from . import manifest
 
 JOB_PREFIX = "prewarm-"
-NOT_SHAPES = {
+SHAPE_INDEPENDENT = {
     "target": (),
     "drafter": ("init_from",),
     "objective": (),
     "data": ("path", "eval_path", "seed", "prefetch"),
     "runtime": ("queue_depth", "nan_limit", "seed"),
 }
-WIPE_IS_RARE = (
+WIPE_ADVICE = (
     "A wipe is rarely needed: entries are addressed by content, so a changed torch, code or shape never reads a stale "
     "one, and damaged files are found and made again by themselves"
 )
@@ -35,7 +35,7 @@ ISA_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_b
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class CacheKey:
     """Which cache and which part of it a configuration needs.
 
     Args:
@@ -58,7 +58,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class CacheState:
     """How warm a cache is.
 
     Args:
@@ -104,7 +104,7 @@ def job_prefix(cache_id: str) -> str:
     return f"{JOB_PREFIX}{cache_id}-"
 
 
-def place(layout: Layout, selection: Selection, resolved: Mapping[str, Any], found: gpus.Survey) -> Place:
+def cache_key(layout: Layout, selection: Selection, resolved: Mapping[str, Any], found: gpus.Survey) -> CacheKey:
     """Name the cache for this selection on this box."""
     wanted = int(resolved["needs"].get("gpus") or 0)
     hardware = gpus.model(found) if wanted else cpu_model()
@@ -114,10 +114,10 @@ def place(layout: Layout, selection: Selection, resolved: Mapping[str, Any], fou
     trainer = trainer_command.trainer_folder(layout, selection.release_id)
     kept = {
         section: {key: value for key, value in dict(resolved["config"].get(section) or {}).items() if key not in skip}
-        for section, skip in NOT_SHAPES.items()
+        for section, skip in SHAPE_INDEPENDENT.items()
     }
     told = json.dumps([kept, dict(selection.extra)], sort_keys=True, default=str).replace(str(trainer), "")
-    return Place(
+    return CacheKey(
         cache_id=_short(f"{selection.env_id} {hardware}"),
         hardware=hardware,
         env_id=selection.env_id,
@@ -132,9 +132,9 @@ def compiles(resolved: Mapping[str, Any]) -> bool:
     return bool(dict(resolved.get("needs") or {}).get("gpus")) or bool(runtime.get("compile", True))
 
 
-def place_of(record: Mapping[str, Any]) -> Place:
+def recorded_key(record: Mapping[str, Any]) -> CacheKey:
     """Return the cache that a run's record names."""
-    return Place(
+    return CacheKey(
         cache_id=str(record.get("cache_id") or ""),
         shape_id=str(record.get("shape_id") or ""),
         hardware=str(record.get("hardware") or ""),
@@ -147,34 +147,34 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def look(layout: Layout, where: Place) -> Look:
+def inspect(layout: Layout, key: CacheKey) -> CacheState:
     """Tell how warm the cache is, comparing every recorded file with its checksum."""
-    if not where.compiles:
-        return Look("warm", "this configuration compiles nothing", proof={"misses": 0})
-    folder = layout.cache(where.cache_id)
-    record = contents.read_record(folder)
-    if not record and not contents.has_files(folder):
-        return Look("cold", f"nothing is compiled yet for {where.hardware}")
-    alien = contents.foreign(folder, os.getuid())
+    if not key.compiles:
+        return CacheState("warm", "this configuration compiles nothing", proof={"misses": 0})
+    folder = layout.cache(key.cache_id)
+    record = manifest.read_record(folder)
+    if not record and not manifest.has_files(folder):
+        return CacheState("cold", f"nothing is compiled yet for {key.hardware}")
+    alien = manifest.first_foreign(folder, os.getuid())
     if alien is not None:
-        return Look("foreign", f"{alien} belongs to uid {alien.lstat().st_uid}, and this is uid {os.getuid()}")
+        return CacheState("foreign", f"{alien} belongs to uid {alien.lstat().st_uid}, and this is uid {os.getuid()}")
     if not record:
-        return Look("partial", "its files were never proved by a second process")
-    bad = tuple(contents.damaged(folder, record["files"]))
-    proof = dict(record.get("shapes", {}).get(where.shape_id) or {})
+        return CacheState("partial", "its files were never proved by a second process")
+    bad = tuple(manifest.damaged_files(folder, record["files"]))
+    proof = dict(record.get("shapes", {}).get(key.shape_id) or {})
     size = sum(int(row[0]) for row in record["files"].values())
     if bad:
-        return Look("damaged", f"{len(bad)} files are not what the proof recorded, such as {bad[0]}", bad, proof, size)
+        return CacheState("damaged", f"{len(bad)} files are not what the proof recorded, such as {bad[0]}", bad, proof, size)
     if record.get("folder", str(folder)) != str(folder):
-        return Look(
+        return CacheState(
             "partial", f"it was proved in {record['folder']}, and compiled kernels depend on the path", bytes=size
         )
     if not proof:
-        return Look("partial", "the configuration or the code changed, and its shapes were not proved yet", bytes=size)
-    return Look("warm", f"proved at {proof.get('proved_at')}: {proof.get('misses')} misses", proof=proof, bytes=size)
+        return CacheState("partial", "the configuration or the code changed, and its shapes were not proved yet", bytes=size)
+    return CacheState("warm", f"proved at {proof.get('proved_at')}: {proof.get('misses')} misses", proof=proof, bytes=size)
 
 
-def refuse_foreign(now: Look, folder: Path) -> None:
+def require_owned(now: CacheState, folder: Path) -> None:
     """Refuse to work on what another user made: the trainer of either could not replace the other's files.
 
     Raises:
@@ -187,7 +187,7 @@ def refuse_foreign(now: Look, folder: Path) -> None:
         )
 
 
-def refuse_beside_a_run(layout: Layout, now: Look, *, wipe: bool) -> None:
+def require_no_run(layout: Layout, now: CacheState, *, wipe: bool) -> None:
     """Refuse to compile beside a training run: both would share GPUs, and a wipe would pull its files away.
 
     Raises:
@@ -200,7 +200,7 @@ def refuse_beside_a_run(layout: Layout, now: Look, *, wipe: bool) -> None:
     if wipe:
         raise OpsError(
             f"compile_cache_wipe is true while run {run_id} lives and uses the cache.",
-            remedy=f"stop it first. {WIPE_IS_RARE}",
+            remedy=f"stop it first. {WIPE_ADVICE}",
         )
     raise OpsError(
         f"the compile cache is {now.state} ({now.reason}), and run {run_id} lives on the same devices.",

@@ -17,8 +17,8 @@ from typing import Any
 from ..core import files
 from ..core.errors import OpsError
 from ..core.paths import SYSTEM_PATH, Layout
-from . import cache, contents
-from .cache import Place
+from . import cache, manifest
+from .cache import CacheKey
 
 
 def zstd() -> str:
@@ -32,24 +32,24 @@ def find(layout: Layout, cache_id: str) -> Path | None:
     return next((path for path in names if path.is_file()), None)
 
 
-def note_of(archive: Path) -> Path:
+def metadata_path(archive: Path) -> Path:
     return archive.with_name(archive.name + ".json")
 
 
-def packable(layout: Layout, where: Place) -> bool:
+def is_packable(layout: Layout, key: CacheKey) -> bool:
     """Tell whether the cache is proved and whole and holds anything."""
-    return cache.look(layout, where).warm and contents.has_files(layout.cache(where.cache_id))
+    return cache.inspect(layout, key).warm and manifest.has_files(layout.cache(key.cache_id))
 
 
-def current(layout: Layout, where: Place) -> bool:
+def is_current(layout: Layout, key: CacheKey) -> bool:
     """Tell whether an archive holds what the cache holds now, byte for byte; an empty cache needs none."""
-    folder = layout.cache(where.cache_id)
-    if not contents.has_files(folder):
+    folder = layout.cache(key.cache_id)
+    if not manifest.has_files(folder):
         return True
-    archive, record = find(layout, where.cache_id), contents.read_record(folder)
+    archive, record = find(layout, key.cache_id), manifest.read_record(folder)
     if archive is None or not record:
         return False
-    note = read_note(archive)
+    note = read_metadata(archive)
     return (
         note.get("content") == content_hash(record)
         and note.get("shapes") == sorted(record["shapes"])
@@ -62,37 +62,37 @@ def content_hash(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record["files"], sort_keys=True).encode()).hexdigest()
 
 
-def read_note(archive: Path) -> dict[str, Any]:
+def read_metadata(archive: Path) -> dict[str, Any]:
     """Return the note of an archive; empty when it is missing or no note."""
-    note = files.read_json(note_of(archive))
+    note = files.read_json(metadata_path(archive))
     return note if isinstance(note, dict) else {}
 
 
-def pack(layout: Layout, where: Place) -> dict[str, Any]:
+def pack(layout: Layout, key: CacheKey) -> dict[str, Any]:
     """Write `archives/<cache_id>.tar.zst` (gz without zstd) and its note with the checksum; return the note.
 
     Raises:
         OpsError: the cache is not proved or not whole.
     """
-    now = cache.look(layout, where)
+    now = cache.inspect(layout, key)
     if not now.warm:
         raise OpsError(
-            f"cache {where.cache_id} is {now.state}: {now.reason}; only a proved one is packed.",
+            f"cache {key.cache_id} is {now.state}: {now.reason}; only a proved one is packed.",
             remedy="relaunch.yml --tags warmup",
         )
     layout.archives.mkdir(parents=True, exist_ok=True)
     tool = zstd()
-    archive = layout.archives / f"{where.cache_id}.tar.{'zst' if tool else 'gz'}"
+    archive = layout.archives / f"{key.cache_id}.tar.{'zst' if tool else 'gz'}"
     spare = archive.with_name(f".{archive.name}.{os.getpid()}")
-    folder = layout.cache(where.cache_id)
-    record = contents.read_record(folder)
+    folder = layout.cache(key.cache_id)
+    record = manifest.read_record(folder)
     try:
-        _write(spare, folder, [*record["files"], contents.RECORD], tool)
+        _write(spare, folder, [*record["files"], manifest.RECORD], tool)
         note = {
             "archive": archive.name,
             "sha256": files.file_sha256(spare),
             "bytes": spare.stat().st_size,
-            "cache_id": where.cache_id,
+            "cache_id": key.cache_id,
             "env_id": record["env_id"],
             "hardware": record["hardware"],
             "shapes": sorted(record["shapes"]),
@@ -103,7 +103,7 @@ def pack(layout: Layout, where: Place) -> dict[str, Any]:
         os.replace(spare, archive)
     finally:
         spare.unlink(missing_ok=True)
-    files.write_json(note_of(archive), note)
+    files.write_json(metadata_path(archive), note)
     return {**note, "path": str(archive)}
 
 
@@ -129,16 +129,16 @@ def _add(out: tarfile.TarFile, folder: Path, names: list[str]) -> None:
         out.add(folder / name, arcname=name, recursive=False)
 
 
-def check(archive: Path, where: Place) -> None:
+def check(archive: Path, key: CacheKey) -> None:
     """See that an archive's bytes and its origin fit this box.
 
     Raises:
         OpsError: it is missing or damaged, or was made for another environment or other hardware.
     """
-    note = read_note(archive)
+    note = read_metadata(archive)
     if not note or not archive.is_file():
         raise OpsError(
-            f"the archive {archive} or its note {note_of(archive).name} is missing or damaged.",
+            f"the archive {archive} or its note {metadata_path(archive).name} is missing or damaged.",
             remedy="keep the two files of an archive together, or prewarm without it (relaunch.yml --tags warmup)",
         )
     digest = files.file_sha256(archive)
@@ -147,15 +147,15 @@ def check(archive: Path, where: Place) -> None:
             f"{archive} is damaged: its sha256 is {digest}, its note says {note.get('sha256')}.",
             remedy="fetch it again, or prewarm without it (relaunch.yml --tags warmup)",
         )
-    for key, mine in (("env_id", where.env_id), ("hardware", where.hardware)):
-        if note.get(key) != mine:
+    for field, mine in (("env_id", key.env_id), ("hardware", key.hardware)):
+        if note.get(field) != mine:
             raise OpsError(
-                f"{archive} was made for {key} {note.get(key)!r}, and this box has {mine!r}.",
+                f"{archive} was made for {field} {note.get(field)!r}, and this box has {mine!r}.",
                 remedy="restore it where both are equal; here a prewarm is needed",
             )
 
 
-def unpack(archive: Path, where: Place, folder: Path, old: Path) -> None:
+def unpack(archive: Path, key: CacheKey, folder: Path, old: Path) -> None:
     """Make `folder` of the archive's files and of what `old` holds beside them, whole or not at all.
 
     Nothing counts as proved then: a process of this box has to find all of it first.
@@ -163,19 +163,19 @@ def unpack(archive: Path, where: Place, folder: Path, old: Path) -> None:
     Raises:
         OpsError: `check` refuses the archive, or its files are not what its record says.
     """
-    check(archive, where)
+    check(archive, key)
     aside = folder.with_name(f".{folder.name}.restore")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     try:
         _read(archive, aside)
-        record = contents.read_record(aside)
-        if not record or list(contents.damaged(aside, record["files"])):
+        record = manifest.read_record(aside)
+        if not record or list(manifest.damaged_files(aside, record["files"])):
             raise OpsError(f"{archive} unpacks to files that its record does not know.", remedy="fetch it again")
         kept = _keep_more(old, aside)
         listed = {**kept, **record["files"]}
         files.write_json(
-            aside / contents.RECORD, {**record, "files": listed, "shapes": {}, "restored_from": archive.name}
+            aside / manifest.RECORD, {**record, "files": listed, "shapes": {}, "restored_from": archive.name}
         )
         os.rename(aside, folder)
     finally:
@@ -184,8 +184,8 @@ def unpack(archive: Path, where: Place, folder: Path, old: Path) -> None:
 
 def _keep_more(old: Path, folder: Path) -> dict[str, Any]:
     """Copy the whole files of `old` that `folder` lacks: other shapes need them; return their rows of the record."""
-    listed = dict(contents.read_record(old).get("files") or {})
-    bad = set(contents.damaged(old, listed))
+    listed = dict(manifest.read_record(old).get("files") or {})
+    bad = set(manifest.damaged_files(old, listed))
     kept = {name: row for name, row in listed.items() if name not in bad and not (folder / name).exists()}
     for name in kept:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,9 @@ from ..core.errors import OpsError
 from ..core.jobs import Progress
 from ..core.paths import Layout
 from ..run.trainer_command import Selection
-from . import cache, cache_archive, contents, swap
-from .cache import Place
-from .warmup import NotWarm, warm_up
+from . import backup, cache, cache_archive, manifest
+from .cache import CacheKey
+from .warmup import WarmupError, warm_up
 
 NEEDED_BYTES = 2 * disk.GIB
 
@@ -38,24 +38,24 @@ class Archive:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class Prewarm:
     """One piece of work on one cache.
 
     Args:
         layout: the box.
         selection: what gets compiled.
-        where: the cache and the part of it.
-        progress: where it is told.
+        key: the cache and the part of it.
+        progress: key it is told.
     """
 
     layout: Layout
     selection: Selection
-    where: Place
+    key: CacheKey
     progress: Progress
 
     @property
     def folder(self) -> Path:
-        return self.layout.cache(self.where.cache_id)
+        return self.layout.cache(self.key.cache_id)
 
     def warm_up(self, name: str) -> dict[str, Any]:
         return warm_up(self.layout, self.selection, self.folder, self.progress, name=name)
@@ -64,7 +64,7 @@ class Work:
 def prewarm(
     layout: Layout,
     selection: Selection,
-    where: Place,
+    key: CacheKey,
     progress: Progress,
     *,
     wipe: bool = False,
@@ -77,30 +77,30 @@ def prewarm(
     that worked, and put back when that failed as well.
 
     Raises:
-        OpsError: no space, a cache of another user, an archive that does not fit, or a NotWarm from an empty cache.
+        OpsError: no space, a cache of another user, an archive that does not fit, or a WarmupError from an empty cache.
     """
-    work = Work(layout, selection, where, progress)
-    with holding(layout, where.cache_id, progress):
-        end_orphans(layout, where.cache_id)
-        if swap.undo_killed(work.folder):
+    work = Prewarm(layout, selection, key, progress)
+    with cache_lock(layout, key.cache_id, progress):
+        terminate_orphans(layout, key.cache_id)
+        if backup.recover(work.folder):
             progress.say("an earlier wipe or restore was killed; the cache as it was before is back")
-        before = cache.look(layout, where)
-        cache.refuse_foreign(before, work.folder)
+        before = cache.inspect(layout, key)
+        cache.require_owned(before, work.folder)
         if before.warm and not wipe:
-            progress.say(f"cache {where.cache_id} is warm: {before.reason}")
-            return {"state": "warm", "changed": False, "cache_id": where.cache_id, "proof": dict(before.proof)}
+            progress.say(f"cache {key.cache_id} is warm: {before.reason}")
+            return {"state": "warm", "changed": False, "cache_id": key.cache_id, "proof": dict(before.proof)}
         _require_space(layout)
-        progress.say(f"cache {where.cache_id} is {before.state}: {before.reason}")
+        progress.say(f"cache {key.cache_id} is {before.state}: {before.reason}")
         if wipe:
-            progress.say(f"making it anew; the old one stays until the new one is proved. {cache.WIPE_IS_RARE}")
-            with swap.replacing(work.folder):
-                return _make(work, cold=True)
-        made = _restored(work, archive) if archive else None
-        return made or _refilled(work, before)
+            progress.say(f"making it anew; the old one stays until the new one is proved. {cache.WIPE_ADVICE}")
+            with backup.replacing(work.folder):
+                return _fill_and_check(work, cold=True)
+        made = _restore(work, archive) if archive else None
+        return made or _refill(work, before)
 
 
 def _require_space(layout: Layout) -> None:
-    disk.require(
+    disk.require_space(
         layout.caches,
         NEEDED_BYTES,
         what="the compile cache",
@@ -108,25 +108,25 @@ def _require_space(layout: Layout) -> None:
     )
 
 
-def end_orphans(layout: Layout, cache_id: str) -> None:
+def terminate_orphans(layout: Layout, cache_id: str) -> None:
     """End what killed prewarms of this cache left behind: nobody else may write into it now."""
     for folder in layout.jobs.glob(f"{cache.job_prefix(cache_id)}*"):
         if jobs.state_of(folder) == "dead":
-            jobs.clear_leftovers(layout, folder.name)
+            jobs.terminate_leftovers(layout, folder.name)
 
 
-def _restored(work: Work, archive: Archive) -> dict[str, Any] | None:
+def _restore(work: Prewarm, archive: Archive) -> dict[str, Any] | None:
     """Prove what an archive holds, in the place of what was there; None when that did not work, which was said."""
     try:
-        with swap.replacing(work.folder) as old:
-            cache_archive.unpack(archive.path, work.where, work.folder, old)
+        with backup.replacing(work.folder) as old:
+            cache_archive.unpack(archive.path, work.key, work.folder, old)
             work.progress.say(f"restored {archive.path}; a process of this box now has to find all of it")
-            made_in = contents.read_record(work.folder).get("folder")
+            made_in = manifest.read_record(work.folder).get("folder")
             if made_in not in (None, str(work.folder)):
                 work.progress.say(f"it was made in {made_in}: what depends on that path is compiled again")
-            return _make(work, cold=False)
-    except NotWarm as error:
-        if error.blameless:
+            return _fill_and_check(work, cold=False)
+    except WarmupError as error:
+        if error.unrelated:
             raise
         work.progress.say(f"what {archive.path} holds does not work here ({error.message}); going on without it")
     except OpsError as error:
@@ -136,30 +136,30 @@ def _restored(work: Work, archive: Archive) -> dict[str, Any] | None:
     return None
 
 
-def _refilled(work: Work, before: cache.Look) -> dict[str, Any]:
+def _refill(work: Prewarm, before: cache.CacheState) -> dict[str, Any]:
     """Add to the cache what it lacks; when a process fails over what it holds, make it anew once."""
     for name in before.damaged:
         (work.folder / name).unlink(missing_ok=True)
         work.progress.say(f"dropped {name}: it is damaged")
-    cold = not contents.has_files(work.folder)
+    cold = not manifest.has_files(work.folder)
     try:
-        return _make(work, cold=cold)
-    except NotWarm as error:
-        if cold or error.blameless:
+        return _fill_and_check(work, cold=cold)
+    except WarmupError as error:
+        if cold or error.unrelated:
             raise
         aside = work.folder.with_name(f"{work.folder.name}.damaged-{int(time.time())}")
         work.progress.say(
             f"the cache as it was does not work ({error.message}); made anew once, and set aside as {aside.name} "
             "when that works"
         )
-    with swap.replacing(work.folder) as old:
-        made = _make(work, cold=True)
+    with backup.replacing(work.folder) as old:
+        made = _fill_and_check(work, cold=True)
         os.rename(old, aside)
     return made
 
 
 @contextlib.contextmanager
-def holding(layout: Layout, cache_id: str, progress: Progress) -> Iterator[None]:
+def cache_lock(layout: Layout, cache_id: str, progress: Progress) -> Iterator[None]:
     """Be the only one who makes this cache."""
     layout.caches.mkdir(parents=True, exist_ok=True)
     handle = os.open(layout.caches / f".{cache_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -174,7 +174,7 @@ def holding(layout: Layout, cache_id: str, progress: Progress) -> Iterator[None]
         os.close(handle)
 
 
-def busy(layout: Layout, cache_id: str) -> bool:
+def is_locked(layout: Layout, cache_id: str) -> bool:
     """Tell whether somebody makes this cache now."""
     try:
         handle = os.open(layout.caches / f".{cache_id}.lock", os.O_RDWR | os.O_CLOEXEC)
@@ -189,7 +189,7 @@ def busy(layout: Layout, cache_id: str) -> bool:
     return False
 
 
-def _make(work: Work, *, cold: bool) -> dict[str, Any]:
+def _fill_and_check(work: Prewarm, *, cold: bool) -> dict[str, Any]:
     """Warm up, then let a second process judge; write cache.json only after that.
 
     A first process that misses nothing and makes no file is the judge itself, as it found all that another one made.
@@ -197,9 +197,9 @@ def _make(work: Work, *, cold: bool) -> dict[str, Any]:
     """
     folder = work.folder
     folder.mkdir(parents=True, exist_ok=True)
-    there = set(contents.kept_files(folder))
+    there = set(manifest.content_files(folder))
     first = work.warm_up("cold" if cold else "again")
-    made = set(contents.kept_files(folder)) - there
+    made = set(manifest.content_files(folder)) - there
     if not made and (first["misses"] == 0 or not there):
         proof, filled = first, None
     else:
@@ -207,31 +207,31 @@ def _make(work: Work, *, cold: bool) -> dict[str, Any]:
             f"compiled in {first['seconds']:.1f} s ({first['misses']} misses, {len(made)} files); "
             "a second process has to find all of it"
         )
-        files.write_json(_unproved(work), {"seconds": first["seconds"]})
+        files.write_json(_cold_time_file(work), {"seconds": first["seconds"]})
         proof, filled = work.warm_up("proof"), first
     if proof["misses"]:
-        raise NotWarm(
-            f"cache {work.where.cache_id} is not warm: a second process had {proof['misses']} misses "
+        raise WarmupError(
+            f"cache {work.key.cache_id} is not warm: a second process had {proof['misses']} misses "
             f"({_counters(proof)}).",
             remedy="look for `Bypassing FX Graph Cache` in the job's log; the shapes must not depend on the process",
         )
     record = _record(work, proof=proof, filled=filled)
-    files.write_json(folder / contents.RECORD, record)
-    _unproved(work).unlink(missing_ok=True)
-    shape = record["shapes"][work.where.shape_id]
+    files.write_json(folder / manifest.RECORD, record)
+    _cold_time_file(work).unlink(missing_ok=True)
+    shape = record["shapes"][work.key.shape_id]
     size = sum(row[0] for row in record["files"].values())
     bypassed = f", {shape['bypassed']} graphs bypass it and compile at every start" if shape["bypassed"] else ""
-    work.progress.say(f"cache {work.where.cache_id} is warm: {timing(shape)}, 0 misses, {disk.human(size)}{bypassed}")
-    return {"state": "warm", "changed": True, "cache_id": work.where.cache_id, "proof": shape}
+    work.progress.say(f"cache {work.key.cache_id} is warm: {format_timing(shape)}, 0 misses, {disk.format_bytes(size)}{bypassed}")
+    return {"state": "warm", "changed": True, "cache_id": work.key.cache_id, "proof": shape}
 
 
-def _unproved(work: Work) -> Path:
-    """Return where the time of a first process waits for the proof; a prewarm that is killed in between needs it."""
-    return work.folder / f".compiled-{work.where.shape_id}.tmp"
+def _cold_time_file(work: Prewarm) -> Path:
+    """Return key the time of a first process waits for the proof; a prewarm that is killed in between needs it."""
+    return work.folder / f".compiled-{work.key.shape_id}.tmp"
 
 
-def timing(shape: Mapping[str, Any]) -> str:
-    """Say both times of a proof; where all was found, made by another box or for other code, there is no first one."""
+def format_timing(shape: Mapping[str, Any]) -> str:
+    """Say both times of a proof; key all was found, made by another box or for other code, there is no first one."""
     cold, warm = shape.get("cold_seconds"), shape.get("warm_seconds")
     return (f"cold {cold:.1f} s, " if isinstance(cold, (int, float)) else "nothing to compile, ") + f"warm {warm:.1f} s"
 
@@ -240,18 +240,18 @@ def _counters(report: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in dict(report.get("counters") or {}).items())
 
 
-def _cold_seconds(work: Work, filled: Mapping[str, Any] | None, earlier: Mapping[str, Any]) -> float | None:
+def _cold_seconds(work: Prewarm, filled: Mapping[str, Any] | None, earlier: Mapping[str, Any]) -> float | None:
     """Return how long these shapes took to compile: as it was first measured, for a refill takes less."""
-    waiting = files.read_json(_unproved(work))
+    waiting = files.read_json(_cold_time_file(work))
     candidates = (earlier.get("cold_seconds"), (waiting or {}).get("seconds"), (filled or {}).get("seconds"))
     return next((float(value) for value in candidates if isinstance(value, (int, float))), None)
 
 
-def _record(work: Work, *, proof: Mapping[str, Any], filled: Mapping[str, Any] | None) -> dict[str, Any]:
+def _record(work: Prewarm, *, proof: Mapping[str, Any], filled: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the new cache.json: earlier shapes stay covered, since entries are addressed by content."""
-    where, selection = work.where, work.selection
-    old = contents.read_record(work.folder)
-    earlier = dict(old.get("shapes", {}).get(where.shape_id) or {})
+    key, selection = work.key, work.selection
+    old = manifest.read_record(work.folder)
+    earlier = dict(old.get("shapes", {}).get(key.shape_id) or {})
     shape = {
         "config": selection.config,
         "overrides": list(selection.overrides),
@@ -267,12 +267,12 @@ def _record(work: Work, *, proof: Mapping[str, Any], filled: Mapping[str, Any] |
         "proved_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     return {
-        "cache_id": where.cache_id,
-        "env_id": where.env_id,
-        "hardware": where.hardware,
+        "cache_id": key.cache_id,
+        "env_id": key.env_id,
+        "hardware": key.hardware,
         "folder": str(work.folder),
         "user": getpass.getuser(),
         "uid": os.getuid(),
-        "shapes": {**dict(old.get("shapes") or {}), where.shape_id: shape},
-        "files": contents.manifest(work.folder),
+        "shapes": {**dict(old.get("shapes") or {}), key.shape_id: shape},
+        "files": manifest.build(work.folder),
     }

@@ -12,7 +12,7 @@ from ..core.jobs import Progress
 from ..core.paths import Layout
 from ..run.trainer_command import Selection
 from . import cache_archive, prewarm
-from .cache import Place
+from .cache import CacheKey
 from .prewarm import Archive
 
 ENTRY = "compile_cache.prewarm_job:job"
@@ -21,7 +21,7 @@ ENTRY = "compile_cache.prewarm_job:job"
 def arguments(
     layout: Layout,
     selection: Selection,
-    where: Place,
+    key: CacheKey,
     *,
     wipe: bool = False,
     archive: bool = False,
@@ -37,27 +37,27 @@ def arguments(
         "restore": restore,
         "restore_required": restore_required,
         "selection": dataclasses.asdict(selection),
-        "place": dataclasses.asdict(where),
+        "cache_key": dataclasses.asdict(key),
     }
 
 
-def name(where: Place, told: Mapping[str, Any]) -> str:
+def name(key: CacheKey, told: Mapping[str, Any]) -> str:
     """Name the job: one for one piece of work, so that nobody attaches to less than was asked."""
-    return where.job_id(*(word for word in ("wipe", "archive", "restore") if told[word]))
+    return key.job_id(*(word for word in ("wipe", "archive", "restore") if told[word]))
 
 
 def job(told: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """Entry of the job."""
     layout = Layout.of(told["root"], told["workspace"])
-    where, chosen = Place(**told["place"]), dict(told["selection"])
+    key, chosen = CacheKey(**told["cache_key"]), dict(told["selection"])
     chosen["overrides"] = tuple(chosen["overrides"])
     chosen["extra"] = tuple((name, value) for name, value in chosen["extra"])
     archive = Archive(Path(told["restore"]), required=told["restore_required"]) if told["restore"] else None
-    made = prewarm.prewarm(layout, Selection(**chosen), where, progress, wipe=bool(told["wipe"]), archive=archive)
-    if told["archive"] and not cache_archive.current(layout, where):
-        with prewarm.holding(layout, where.cache_id, progress):
-            note = cache_archive.pack(layout, where)
-        progress.say(f"packed {note['path']}: {disk.human(note['bytes'])}, sha256 {note['sha256'][:12]}")
+    made = prewarm.prewarm(layout, Selection(**chosen), key, progress, wipe=bool(told["wipe"]), archive=archive)
+    if told["archive"] and not cache_archive.is_current(layout, key):
+        with prewarm.cache_lock(layout, key.cache_id, progress):
+            note = cache_archive.pack(layout, key)
+        progress.say(f"packed {note['path']}: {disk.format_bytes(note['bytes'])}, sha256 {note['sha256'][:12]}")
         made = {**made, "changed": True}
-    packed = cache_archive.find(layout, where.cache_id)
-    return {**made, "shape_id": where.shape_id, "hardware": where.hardware, "archive": str(packed or "")}
+    packed = cache_archive.find(layout, key.cache_id)
+    return {**made, "shape_id": key.shape_id, "hardware": key.hardware, "archive": str(packed or "")}

@@ -17,31 +17,31 @@ from ..monitor import failures
 from ..run import trainer_command
 from ..run.trainer_command import Selection
 
-FINISHED = re.compile(r"warmup (\d+)/(\d+) ")
-BEGUN = re.compile(r"compiling (\d+)/(\d+) ")
+SHAPE_DONE = re.compile(r"warmup (\d+)/(\d+) ")
+SHAPE_STARTED = re.compile(r"compiling (\d+)/(\d+) ")
 TAIL_LINES = 200
 # How the warm-up ends when no cache is to blame: a refused configuration, inputs, a lost GPU, ended from outside.
-BLAMELESS_CODES = (2, 3, 7, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
-BLAMELESS_NAMES = ("disk-full", "disk-error", "no-compiler", "gpu-out-of-memory")
+UNRELATED_EXIT_CODES = (2, 3, 7, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+UNRELATED_FAILURES = ("disk-full", "disk-error", "no-compiler", "gpu-out-of-memory")
 
 
-class NotWarm(OpsError):
+class WarmupError(OpsError):
     """A process could not use the cache, or had to compile what the cache should have given it.
 
     Args:
-        blameless: the cause cannot lie in the cache's files.
+        unrelated: the cause cannot lie in the cache's files.
     """
 
-    def __init__(self, message: str, *, remedy: str = "", blameless: bool = False) -> None:
+    def __init__(self, message: str, *, remedy: str = "", unrelated: bool = False) -> None:
         super().__init__(message, remedy=remedy)
-        self.blameless = blameless
+        self.unrelated = unrelated
 
 
 def warm_up(layout: Layout, selection: Selection, folder: Path, progress: Progress, *, name: str) -> dict[str, Any]:
     """Run the trainer's warm-up once in a process of its own; return its report.
 
     Raises:
-        NotWarm: it fails, with the failure named from its output.
+        WarmupError: it fails, with the failure named from its output.
     """
     report = folder / f".report-{name}.tmp"
     report.unlink(missing_ok=True)
@@ -80,16 +80,16 @@ def _follow(child: subprocess.Popen[str], progress: Progress, name: str) -> list
     tail: list[str] = []
     for line in child.stdout:
         tail = [*tail[-TAIL_LINES:], line.rstrip()]
-        if match := FINISHED.match(line):
+        if match := SHAPE_DONE.match(line):
             progress.say(f"{name}: {line.strip()}", done=int(match.group(1)), total=int(match.group(2)))
             continue
-        if match := BEGUN.match(line):  # shown where it takes long
+        if match := SHAPE_STARTED.match(line):  # shown key it takes long
             progress.show(f"{name}: {line.strip()}", done=int(match.group(1)) - 1, total=int(match.group(2)))
         print(line.rstrip(), flush=True)
     return tail
 
 
-def _failure(name: str, rc: int, output: str, folder: Path) -> NotWarm:
+def _failure(name: str, rc: int, output: str, folder: Path) -> WarmupError:
     told = failures.explain(output)[0]
     if told["name"] == "unknown" and rc < 0:
         told = failures.problem(
@@ -101,8 +101,8 @@ def _failure(name: str, rc: int, output: str, folder: Path) -> NotWarm:
             f"no space left on {disk.mount_of(folder)} (for {folder}) or {disk.mount_of(folder.parents[1] / 'tmp')}",
             "free some (playbooks/prune.yml shows what can go), or put dflash_root on a larger mount",
         )
-    return NotWarm(
+    return WarmupError(
         f"the warm-up ({name}) ended with rc {rc}: {told['name']}: {told['message']}",
         remedy=told["remedy"],
-        blameless=rc in BLAMELESS_CODES or told["name"] in BLAMELESS_NAMES,
+        unrelated=rc in UNRELATED_EXIT_CODES or told["name"] in UNRELATED_FAILURES,
     )

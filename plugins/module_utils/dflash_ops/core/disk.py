@@ -36,7 +36,7 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(existing_parent(path)).free
 
 
-def human(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Return bytes as a short text in binary units."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
@@ -45,7 +45,7 @@ def human(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-def require(path: Path, needed: int, *, what: str, remedy: str) -> None:
+def require_space(path: Path, needed: int, *, what: str, remedy: str) -> None:
     """Refuse when the mount of `path` has less than `needed` bytes.
 
     Raises:
@@ -54,12 +54,13 @@ def require(path: Path, needed: int, *, what: str, remedy: str) -> None:
     free = free_bytes(path)
     if free < needed:
         raise OpsError(
-            f"{what} needs {human(needed)} on {mount_of(path)} (for {path}), which has {human(free)} free.",
+            f"{what} needs {format_bytes(needed)} on {mount_of(path)} (for {path}), "
+            f"which has {format_bytes(free)} free.",
             remedy=remedy,
         )
 
 
-def refuse_file(path: Path, variable: str) -> None:
+def require_not_file(path: Path, variable: str) -> None:
     """Refuse a folder that is a file, or lies below one.
 
     Raises:
@@ -71,7 +72,7 @@ def refuse_file(path: Path, variable: str) -> None:
             raise OpsError(f"{variable}={path}: {one} is {what}.", remedy=f"set {variable} to a folder")
 
 
-def refuse_unwritable(layout: Layout, *, make: bool) -> None:
+def require_writable(layout: Layout, *, create: bool) -> None:
     """Refuse a root or workspace that this user cannot fill, before anything else is done there.
 
     Args:
@@ -82,28 +83,28 @@ def refuse_unwritable(layout: Layout, *, make: bool) -> None:
         OpsError: naming the variable.
     """
     for path, variable in ((layout.root, "dflash_root"), (layout.workspace, "dflash_workspace")):
-        refuse_file(path, variable)
-        if make:
+        require_not_file(path, variable)
+        if create:
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise OpsError(
                     f"{variable}={path} cannot be made: {error.strerror} ({error.filename}).",
-                    remedy=_elsewhere(variable),
+                    remedy=_writable_remedy(variable),
                 ) from error
         spot = existing_parent(path)
         if not os.access(spot, os.W_OK | os.X_OK):
             raise OpsError(
                 f"{variable}={path}: this user (uid {os.geteuid()}) cannot write to {spot}.",
-                remedy=_elsewhere(variable),
+                remedy=_writable_remedy(variable),
             )
 
 
-def _elsewhere(variable: str) -> str:
+def _writable_remedy(variable: str) -> str:
     return f"set {variable} to a folder that the user who logs in can write to, or give that user this one"
 
 
-def named(error: OSError, layout: Layout) -> OpsError | None:
+def explain_os_error(error: OSError, layout: Layout) -> OpsError | None:
     """Return what a full or forbidden folder means for the operator; None for any other error."""
     path = Path(os.fsdecode(error.filename)) if error.filename else layout.root
     inside = layout.workspace != layout.root and path.is_relative_to(layout.workspace)
@@ -114,5 +115,5 @@ def named(error: OSError, layout: Layout) -> OpsError | None:
             remedy=f"free some (playbooks/prune.yml shows what can go), or set {variable} to a folder on another mount",
         )
     if error.errno in FORBIDDEN:
-        return OpsError(f"{path} cannot be written: {error.strerror}.", remedy=_elsewhere(variable))
+        return OpsError(f"{path} cannot be written: {error.strerror}.", remedy=_writable_remedy(variable))
     return None

@@ -99,14 +99,14 @@ def survey(*, nvidia_smi: str = "", dev: Path = Path("/dev"), seconds: float = S
     if not tool:
         missing = f"{files} /dev/nvidiaN files exist, but nvidia-smi is missing"
         return Survey(state="unknown", device_files=files, problems=(missing,)) if files else Survey(state="none")
-    answer, problem = _ask([tool, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"], seconds)
+    answer, problem = _query([tool, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"], seconds)
     if problem:
         return Survey(state="unknown", device_files=files, problems=(problem,))
     found, odd = parse_gpus(answer)
     problems = [f"nvidia-smi answered rc 0 with: {line}" for line in odd]
     if files and len(found) != files:
         problems.append(f"nvidia-smi lists {len(found)} of {files} GPUs that have a device file")
-    apps, problem = _ask(
+    apps, problem = _query(
         [tool, "--query-compute-apps=gpu_uuid,pid,process_name,used_memory", "--format=csv,noheader,nounits"], seconds
     )
     problems += [problem] if problem else []
@@ -114,20 +114,20 @@ def survey(*, nvidia_smi: str = "", dev: Path = Path("/dev"), seconds: float = S
     return Survey(state, tuple(found), tuple(parse_holders(apps)), files, tuple(problems))
 
 
-def _ask(argv: Sequence[str], seconds: float) -> tuple[str, str]:
+def _query(argv: Sequence[str], seconds: float) -> tuple[str, str]:
     """Return (output, problem) of one question to nvidia-smi."""
-    done = _ended(argv, {"PATH": SYSTEM_PATH, "LANG": "C"}, seconds)
+    done = _run(argv, {"PATH": SYSTEM_PATH, "LANG": "C"}, seconds)
     if done is None:
         return "", f"nvidia-smi gave no answer in {seconds:g} s (a GPU or the driver hangs)"
     if isinstance(done, OSError):
         return "", f"nvidia-smi could not be started: {done}"
     if done.returncode != 0:
-        said = truncate.shortened((done.stdout + done.stderr).strip(), 300)
+        said = truncate.shorten((done.stdout + done.stderr).strip(), 300)
         return "", f"nvidia-smi failed with rc {done.returncode}: {said}"
     return done.stdout, ""
 
 
-def _ended(
+def _run(
     argv: Sequence[str], environment: Mapping[str, str], seconds: float
 ) -> subprocess.CompletedProcess[str] | OSError | None:
     """Run a program to its end; None when it hung and was killed, the error when it could not be started."""
@@ -166,10 +166,10 @@ def foreign_memory(found: Survey, used: Collection[int], *, own_pids: Collection
         if others:
             names = ", ".join(f"{holder.name} (pid {holder.pid}, {holder.used_mib or '?'} MiB)" for holder in others)
             problems.append(f"GPU {gpu.index} is held by {names}")
-    return problems if own_pids else [*problems, *(unseen_text(gpu) for gpu in unseen(found, used))]
+    return problems if own_pids else [*problems, *(hidden_usage_text(gpu) for gpu in hidden_usage(found, used))]
 
 
-def unseen(found: Survey, used: Collection[int]) -> list[Gpu]:
+def hidden_usage(found: Survey, used: Collection[int]) -> list[Gpu]:
     """Return those of the `used` GPUs whose memory is in use by no process that can be seen from here."""
     seen = {holder.uuid for holder in found.holders}
     return [
@@ -179,7 +179,7 @@ def unseen(found: Survey, used: Collection[int]) -> list[Gpu]:
     ]
 
 
-def unseen_text(gpu: Gpu) -> str:
+def hidden_usage_text(gpu: Gpu) -> str:
     return (
         f"GPU {gpu.index} has {gpu.used_mib} MiB in use by a process that cannot be seen from here "
         "(another container or the host)"
@@ -236,7 +236,7 @@ def probe_allocation(
     argv = [str(layout.python(env_id)), "-I", "-c", PROBE, json.dumps(list(used))]
     values = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": home()}
     values |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(extra or {})}
-    done = _ended(argv, values, PROBE_SECONDS)
+    done = _run(argv, values, PROBE_SECONDS)
     if done is None:
         return [f"an allocation on {len(used)} GPUs did not end in {PROBE_SECONDS} s" + uvm_hint(dev)]
     if isinstance(done, OSError):

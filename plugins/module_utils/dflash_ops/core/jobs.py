@@ -34,13 +34,13 @@ from .paths import SYSTEM_PATH, Layout, home
 
 PACKAGE = __package__.rpartition(".")[0]
 JOB_MARK = "DFLASH_JOB"
-STOPS = "stop-"  # what the job that stops a run is named
+STOP_PREFIX = "stop-"  # what the job that stops a run is named
 START_SECONDS = 30.0
-LOOK_SECONDS = 0.1
-LAST_WORDS_SECONDS = 0.3
+POLL_SECONDS = 0.1
+FINAL_LINES_SECONDS = 0.3
 PROXY_NAMES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
-GOOD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from dflash_ops.core.jobs import runner_main; runner_main()"
+JOB_ID_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv[1]); from dflash_ops.core.jobs import runner_main; runner_main()"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,25 +227,25 @@ def poll(layout: Layout, job_id: str, *, offset: int = 0, wait: float = 0.0) -> 
     while True:
         now = snapshot(layout, job_id, offset=offset)
         if now.lines and not heard:
-            heard, deadline = True, min(deadline, time.monotonic() + LAST_WORDS_SECONDS)
+            heard, deadline = True, min(deadline, time.monotonic() + FINAL_LINES_SECONDS)
         if now.state != "running" or time.monotonic() >= deadline:
             return now
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
-def mark_of(layout: Layout, job_id: str) -> str:
+def job_mark(layout: Layout, job_id: str) -> str:
     """Name this job of this root in this process table: another root or container may have the same job."""
     return f"{processes.pid_namespace()} {layout.job(job_id)}"
 
 
-def clear_leftovers(layout: Layout, job_id: str) -> None:
+def terminate_leftovers(layout: Layout, job_id: str) -> None:
     """End what a killed runner left behind; it would go on writing into a folder that is about to be made anew."""
-    marked = processes.marked(mark_of(layout, job_id), mark=JOB_MARK)
+    marked = processes.find_marked(job_mark(layout, job_id), mark=JOB_MARK)
     left = [process for process in marked if process.pid != os.getpid()]
-    processes.send(left, signal.SIGTERM)
-    left = processes.wait_gone(left, 5.0)
-    processes.send(left, signal.SIGKILL)
-    if processes.wait_gone(left, 10.0):
+    processes.send_signal(left, signal.SIGTERM)
+    left = processes.wait_for_exit(left, 5.0)
+    processes.send_signal(left, signal.SIGKILL)
+    if processes.wait_for_exit(left, 10.0):
         pids = ", ".join(str(process.pid) for process in left)
         raise OpsError(f"Processes of an earlier job {job_id} do not end: {pids}.",
                        remedy="look at them with ps; they wait for a disk")
@@ -263,7 +263,7 @@ def start_or_attach(layout: Layout, job_id: str, entry: str, arguments: Mapping[
         title: what the job does, for people.
         environment: more variables for the runner, beside the plain ones.
     """
-    if not GOOD_ID.fullmatch(job_id):
+    if not JOB_ID_RULE.fullmatch(job_id):
         raise OpsError(f"Job name {job_id!r} has characters that a folder name must not have.")
     folder = layout.job(job_id)
     deadline = time.monotonic() + START_SECONDS
@@ -276,7 +276,7 @@ def start_or_attach(layout: Layout, job_id: str, entry: str, arguments: Mapping[
         if state == "running":
             return snapshot(layout, job_id, attached=True)
         if state == "dead":
-            clear_leftovers(layout, job_id)
+            terminate_leftovers(layout, job_id)
         if time.monotonic() > deadline:
             raise OpsError(f"Job {job_id} is held by a process that neither runs it nor ends.",
                            remedy=f"see who holds {layout.jobs / f'.{job_id}.lock'} (fuser) and end it")
@@ -292,7 +292,7 @@ def _absolute(layout: Layout, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _start(layout: Layout, job_id: str, lock: int, *, message: dict[str, Any],
            environment: Mapping[str, str] | None) -> Snapshot:
     """Start the runner and wait until it has written job.json. The lock passes to the runner."""
-    clear_leftovers(layout, job_id)
+    terminate_leftovers(layout, job_id)
     folder = layout.job(job_id)
     previous = layout.job(f"{job_id}.previous")
     if folder.exists():
@@ -300,9 +300,9 @@ def _start(layout: Layout, job_id: str, lock: int, *, message: dict[str, Any],
         os.rename(folder, previous)
     folder.mkdir(parents=True)
     token = secrets.token_hex(8)
-    argv = [sys.executable, "-I", "-B", "-c", BOOT, str(install_package(layout)), str(folder), str(lock)]
+    argv = [sys.executable, "-I", "-B", "-c", BOOTSTRAP, str(install_package(layout)), str(folder), str(lock)]
     with (folder / "log").open("ab") as log:
-        marked = {**(environment or {}), JOB_MARK: mark_of(layout, job_id)}
+        marked = {**(environment or {}), JOB_MARK: job_mark(layout, job_id)}
         child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd="/", start_new_session=True,
                                  pass_fds=(lock,), env=plain_environment(marked))
     assert child.stdin is not None
@@ -323,11 +323,11 @@ def stop_job(layout: Layout, job_id: str, *, seconds: float = 10.0) -> bool:
     process = recorded_process(layout.job(job_id))
     if process is None or not processes.alive(process):
         return False
-    processes.send([process], signal.SIGTERM)
-    if processes.wait_gone([process], seconds):
-        processes.send([process], signal.SIGKILL)
-        processes.wait_gone([process], seconds)
-    clear_leftovers(layout, job_id)
+    processes.send_signal([process], signal.SIGTERM)
+    if processes.wait_for_exit([process], seconds):
+        processes.send_signal([process], signal.SIGKILL)
+        processes.wait_for_exit([process], seconds)
+    terminate_leftovers(layout, job_id)
     return True
 
 
@@ -340,13 +340,13 @@ def runner_main() -> None:
     os.dup2(null, 0)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _on_term)
-    me = processes.look(os.getpid())
+    me = processes.find(os.getpid())
     assert me is not None
     files.write_json(folder / "job.json", {**{name: message[name] for name in ("job_id", "entry", "title", "token")},
                                            **me.as_dict(), "boot_id": processes.boot_id(), "started_at": time.time(),
                                            "python": sys.executable})
     progress = Progress(folder)
-    ended = _outcome(message, progress)
+    ended = _run_entry(message, progress)
     ended.update(seconds=round(progress.elapsed(), 2), finished_at=time.time())
     files.write_json(folder / "exit.json", ended)
     sys.exit(0 if ended["ok"] else 1)
@@ -360,7 +360,7 @@ def _on_term(_number: int, _frame: FrameType | None) -> None:
     raise Stopped
 
 
-def _outcome(message: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _run_entry(message: dict[str, Any], progress: Progress) -> dict[str, Any]:
     module_name, _, function_name = message["entry"].partition(":")
     try:
         function = getattr(importlib.import_module(f"{PACKAGE}.{module_name}"), function_name)
@@ -373,7 +373,7 @@ def _outcome(message: dict[str, Any], progress: Progress) -> dict[str, Any]:
         return {"ok": False, "message": error.message, "remedy": error.remedy, "facts": error.facts}
     except Exception as error:
         print(traceback.format_exc(), flush=True)
-        told = disk.named(error, _layout_of(message["arguments"])) if isinstance(error, OSError) else None
+        told = disk.explain_os_error(error, _layout_of(message["arguments"])) if isinstance(error, OSError) else None
         if told is not None:
             return {"ok": False, "message": told.message, "remedy": told.remedy, "facts": {}}
         return {"ok": False, "message": f"{type(error).__name__}: {error}", "remedy": f"see {progress.folder / 'log'}",

@@ -66,7 +66,7 @@ def this_machine() -> str:
 
 def holder_of(pid: int, *, operation: str) -> Holder:
     """Describe the playbook process `pid` of this machine as a holder."""
-    process = processes.look(pid)
+    process = processes.find(pid)
     return Holder(
         operator=getpass.getuser(),
         host=socket.gethostname(),
@@ -82,7 +82,7 @@ def holder_from(value: dict[str, Any]) -> Holder:
     return Holder(**{field.name: value[field.name] for field in dataclasses.fields(Holder)})
 
 
-def is_dead_here(held: dict[str, Any]) -> bool:
+def is_dead_locally(held: dict[str, Any]) -> bool:
     """Tell whether the holder was a process of this machine and is gone."""
     if held.get("machine") != this_machine():
         return False
@@ -96,7 +96,7 @@ def read(layout: Layout) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def _guard(layout: Layout) -> Iterator[None]:
+def _file_lock(layout: Layout) -> Iterator[None]:
     """Let one process at a time look at the lock and change it."""
     layout.root.mkdir(parents=True, exist_ok=True)
     handle = os.open(layout.root / ".operator.guard", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -107,7 +107,7 @@ def _guard(layout: Layout) -> Iterator[None]:
         os.close(handle)
 
 
-def refusal(held: dict[str, Any], path: Path, *, now: float) -> OpsError:
+def held_error(held: dict[str, Any], path: Path, *, now: float) -> OpsError:
     """Say who holds the box, since when and for what."""
     since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(held["since"]))
     minutes = (now - held["since"]) / 60
@@ -119,7 +119,7 @@ def refusal(held: dict[str, Any], path: Path, *, now: float) -> OpsError:
     )
 
 
-def refuse_other(
+def require_free(
     layout: Layout, holder: Holder, *, dead_token: str = "", now: float | None = None
 ) -> dict[str, Any] | None:
     """Return the stale lock of another holder, if there is one; changes nothing.
@@ -130,8 +130,8 @@ def refuse_other(
     moment = time.time() if now is None else now
     held = read(layout)
     other = held if held and held["token"] != holder.token else None
-    if other and not (other["expires_at"] <= moment or other["token"] == dead_token or is_dead_here(other)):
-        raise refusal(other, layout.operator_lock, now=moment)
+    if other and not (other["expires_at"] <= moment or other["token"] == dead_token or is_dead_locally(other)):
+        raise held_error(other, layout.operator_lock, now=moment)
     return other
 
 
@@ -154,9 +154,9 @@ def acquire(
         OpsError: another holder is alive.
     """
     moment = time.time() if now is None else now
-    with _guard(layout):
+    with _file_lock(layout):
         held = read(layout)
-        other = refuse_other(layout, holder, dead_token=dead_token, now=moment)
+        other = require_free(layout, holder, dead_token=dead_token, now=moment)
         since = held["since"] if held and not other else moment
         lock = {**holder.as_dict(), "since": since, "expires_at": moment + lease}
         files.write_json(layout.operator_lock, lock)
@@ -165,7 +165,7 @@ def acquire(
 
 def renew(layout: Layout, token: str, *, lease: float = LEASE_SECONDS) -> bool:
     """Lengthen the lease when `token` still holds the box; tell whether it does."""
-    with _guard(layout):
+    with _file_lock(layout):
         held = read(layout)
         if not held or held["token"] != token:
             return False
@@ -177,7 +177,7 @@ def release(layout: Layout, token: str) -> bool:
     """Give the box back when `token` holds it; tell whether it did."""
     if not layout.root.is_dir():
         return False
-    with _guard(layout):
+    with _file_lock(layout):
         held = read(layout)
         if not held or held["token"] != token:
             return False

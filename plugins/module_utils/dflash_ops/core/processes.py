@@ -38,7 +38,7 @@ def boot_id() -> str:
         kernel = (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         kernel = ""
-    first = look(1)
+    first = find(1)
     return f"{kernel}/{first.start_ticks}" if first else kernel
 
 
@@ -51,7 +51,7 @@ def stat_fields(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
-def look(pid: int) -> Process | None:
+def find(pid: int) -> Process | None:
     """Return the live process `pid`; None when it is gone or only a zombie."""
     fields = stat_fields(pid)
     if fields is None or fields[0] in "ZX":
@@ -61,7 +61,7 @@ def look(pid: int) -> Process | None:
 
 def alive(process: Process) -> bool:
     """Tell whether this very process (not another with its pid) still runs."""
-    return look(process.pid) == process
+    return find(process.pid) == process
 
 
 def environment_of(pid: int) -> dict[str, str]:
@@ -78,9 +78,9 @@ def all_pids() -> list[int]:
     return sorted(int(name) for name in os.listdir(PROC) if name.isdigit())
 
 
-def marked(value: str, *, mark: str) -> list[Process]:
+def find_marked(value: str, *, mark: str) -> list[Process]:
     """Return every live process whose environment carries `mark`=`value`, also those that left the session."""
-    found = (look(pid) for pid in all_pids() if environment_of(pid).get(mark) == value)
+    found = (find(pid) for pid in all_pids() if environment_of(pid).get(mark) == value)
     return [process for process in found if process is not None]
 
 
@@ -92,7 +92,7 @@ def pid_namespace(pid: int | str = "self") -> str:
         return ""
 
 
-def run_of(pid: int) -> Path | None:
+def run_folder_of(pid: int) -> Path | None:
     """Return the folder of the run that a process belongs to, by its marks; None when it is of no run of this box.
 
     A run's id is a time and a label: another root has the same soon, and a container's processes are seen from its
@@ -105,7 +105,7 @@ def run_of(pid: int) -> Path | None:
     return Path(os.path.realpath(folder))
 
 
-def send(processes: Iterable[Process], number: signal.Signals) -> list[Process]:
+def send_signal(processes: Iterable[Process], number: signal.Signals) -> list[Process]:
     """Signal each process that still is the one recorded; return those that were signalled."""
     reached = []
     for process in processes:
@@ -124,7 +124,7 @@ def seconds_since_start(process: Process) -> float:
     return uptime - process.start_ticks / os.sysconf("SC_CLK_TCK")
 
 
-def wait_gone(processes: Iterable[Process], seconds: float, *, pause: float = 0.1) -> list[Process]:
+def wait_for_exit(processes: Iterable[Process], seconds: float, *, pause: float = 0.1) -> list[Process]:
     """Wait at most `seconds` for all to end; return those that still run."""
     deadline = time.monotonic() + seconds
     left = [process for process in processes if alive(process)]

@@ -85,9 +85,9 @@ class Server:
             OpsError: the name is taken, the socket path is too long, or tmux refuses.
         """
         self._check_socket()
-        taken = self.find(check_name(name))
-        if taken is not None:
-            raise self.taken(taken)
+        existing = self.find(check_name(name))
+        if existing is not None:
+            raise self.name_conflict(existing)
         done = self._call(
             *("new-session", "-d", "-P", "-F", "#{session_id}", "-s", name, "-x", "200", "-y", "50", "-c", str(folder)),
             *("--", *argv),
@@ -110,7 +110,7 @@ class Server:
         self._call("kill-session", "-t", found.session_id)
         return self.find(session.name) is None
 
-    def taken(self, session: Session) -> OpsError:
+    def name_conflict(self, session: Session) -> OpsError:
         """Return the refusal for a session of our name: ours with its run, or somebody else's, left alone."""
         if session.run_id:
             return OpsError(

@@ -18,9 +18,9 @@ from typing import Any
 
 Manifest = dict[str, list[Any]]
 RECORD_NAME = "env.json"
-OWN_PTH = "dflash_environment.pth"
+BUILD_PTH = "dflash_environment.pth"
 """What a build puts into site-packages besides the wheels."""
-PIECE = 1 << 16
+CHUNK_BYTES = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def digest(path: Path | str) -> str:
     found = hashlib.sha256()
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:  # small pieces: a buffer of a megabyte for each of 30 000 small files costs a fifth of the time
-        while piece := os.read(handle, PIECE):
+        while piece := os.read(handle, CHUNK_BYTES):
             found.update(piece)
     finally:
         os.close(handle)
@@ -85,7 +85,7 @@ def digests(top: Path, names: Iterable[str], *, threads: int | None = None) -> d
 
 
 @dataclasses.dataclass(frozen=True)
-class Hashed:
+class FileHash:
     """A file that was hashed before, and what tells that it was not written to since.
 
     Args:
@@ -102,14 +102,14 @@ def stamp(stat: os.stat_result) -> tuple[int, int, int, int]:
     return (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
 
 
-def hashed(path: str) -> Hashed:
+def hash_file(path: str) -> FileHash:
     """Hash a file that others may be writing: its stamp is the one from before the first byte was read."""
     before = os.lstat(path)
-    return Hashed(stamp(before), digest(path))
+    return FileHash(stamp(before), digest(path))
 
 
 def manifest(
-    top: Path, stats: Mapping[str, os.stat_result] | None = None, *, known: Mapping[str, Hashed] | None = None
+    top: Path, stats: Mapping[str, os.stat_result] | None = None, *, known: Mapping[str, FileHash] | None = None
 ) -> Manifest:
     """Return the manifest of what is below `top`; a file is hashed unless it is `known` and was not touched since.
 
@@ -165,7 +165,7 @@ def record_problems(site: Path, recorded: Manifest, *, prefix: str) -> list[str]
 
 def _is_of_a_wheel(path: str, prefix: str) -> bool:
     """Tell whether only a wheel can have brought a file: not bytecode, and not what a build writes itself."""
-    own = (f"{prefix}{OWN_PTH}", f"{prefix}_virtualenv.py", f"{prefix}_virtualenv.pth")
+    own = (f"{prefix}{BUILD_PTH}", f"{prefix}_virtualenv.py", f"{prefix}_virtualenv.pth")
     return path.startswith(prefix) and not path.endswith(".pyc") and path not in own
 
 
@@ -213,7 +213,7 @@ def _added(name: str) -> Drift:
     return Drift("added", name, "is in no lock")
 
 
-def folded(drift: list[Drift]) -> list[Drift]:
+def fold(drift: list[Drift]) -> list[Drift]:
     """Fold many files of one added or removed folder into one line."""
     groups: dict[tuple[str, str], list[Drift]] = {}
     for one in drift:
@@ -229,6 +229,6 @@ def folded(drift: list[Drift]) -> list[Drift]:
     return lines
 
 
-def stat_base(paths: Iterable[Path]) -> dict[str, str]:
+def base_digests(paths: Iterable[Path]) -> dict[str, str]:
     """Return path to SHA-256 of the files outside the environment that every start of its python runs."""
     return {str(path): digest(path) for path in paths if path.is_file()}

@@ -19,7 +19,7 @@ from ..core import disk, files, tree_manifest, truncate
 from ..core.errors import OpsError
 from ..core.jobs import Progress, child_environment
 from ..core.paths import Layout
-from ..core.tree_manifest import Hashed
+from ..core.tree_manifest import FileHash
 from . import (
     build_record,
     bytecode,
@@ -106,7 +106,7 @@ def require_space(layout: Layout, spec: Spec) -> None:
     for path, wanted, what in needs:
         mount = disk.mount_of(path)
         by_mount[mount] = by_mount.get(mount, 0) + wanted
-        disk.require(
+        disk.require_space(
             path, by_mount[mount], what=what, remedy="free some, or set dflash_root or python_env_cache_dir elsewhere"
         )
 
@@ -153,7 +153,7 @@ class Found:
     """
 
     stats: Mapping[str, os.stat_result]
-    known: Mapping[str, Hashed]
+    known: Mapping[str, FileHash]
 
 
 class DamagedCache(OpsError):
@@ -161,7 +161,7 @@ class DamagedCache(OpsError):
 
     def __init__(self, problems: list[str], packages: list[str]) -> None:
         super().__init__(
-            f"{len(problems)} installed file(s) are not what their wheels say: {truncate.listed(problems, 10)}.",
+            f"{len(problems)} installed file(s) are not what their wheels say: {truncate.join_items(problems, 10)}.",
             remedy="the disk or uv's cache is damaged: check the disk, remove python_env_cache_dir, run again",
         )
         self.packages = packages
@@ -182,7 +182,7 @@ def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> Found:
     with Early(aside, site, store_of(spec, status, uv.cache), link=linking) as early:
         fill(aside, spec, parts, uv)
     inherited = f"{status.python.purelib}\n" if spec.inherits else ""
-    (site / tree_manifest.OWN_PTH).write_text(NO_BYTECODE + inherited)
+    (site / tree_manifest.BUILD_PTH).write_text(NO_BYTECODE + inherited)
     (aside / ".lock").unlink(missing_ok=True)
     stats = bytecode.settle(aside)
     if linking and (foreign := hard_links.shared(stats, names=2)):

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ..core import tree_manifest
-from ..core.tree_manifest import Hashed
+from ..core.tree_manifest import FileHash
 from . import bytecode
 
 LOOK_SECONDS = 0.2
@@ -35,7 +35,7 @@ class Early:
         self.env = env
         self.site = site
         self.store = store
-        self.known: dict[str, Hashed] = {}
+        self.known: dict[str, FileHash] = {}
         self._seen: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="early", daemon=True)
@@ -79,4 +79,4 @@ class Early:
         path = f"{self.env}/{name}"
         if name.endswith(".py"):
             bytecode.fix_time(path)
-        self.known[name] = tree_manifest.hashed(path)
+        self.known[name] = tree_manifest.hash_file(path)

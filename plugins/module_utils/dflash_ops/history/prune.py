@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..compile_cache import prewarm, swap
+from ..compile_cache import backup, prewarm
 from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..environment import inspection
@@ -65,7 +65,7 @@ def plan(layout: Layout, *, keep_runs: int, now: float | None = None) -> Plan:
             name = _name_of(path)
             if name in needed:
                 keep.append((path, needed[name]))
-            elif kind == "cache_id" and prewarm.busy(layout, name):
+            elif kind == "cache_id" and prewarm.is_locked(layout, name):
                 keep.append((path, "a prewarm works on it"))
             elif kind == "env_id" and inspection.users_of(path):
                 keep.append((path, "a process uses it"))
@@ -125,7 +125,7 @@ def _newest(layout: Layout, kind: str) -> str:
 
 def _name_of(path: Path) -> str:
     """Return the id of a folder; a cache that waits for the end of a wipe keeps its own."""
-    return path.name.removesuffix(swap.OLD)
+    return path.name.removesuffix(backup.SUFFIX)
 
 
 def complete(path: Path, kind: str) -> bool:

@@ -28,7 +28,7 @@ def row_of(run: runs.Run, *, current: str, good: str, bad: Sequence[str]) -> dic
     return {
         "run_id": run.run_id,
         "label": run.record.get("label"),
-        "started_at": durations.stamp(started),
+        "started_at": durations.format_timestamp(started),
         "seconds": round(max(0.0, until - started)),
         "state": said.state,
         "detail": said.detail,
@@ -68,7 +68,7 @@ def report(layout: Layout, run: runs.Run) -> dict[str, Any]:
         "run_id": run.run_id,
         "state": told["state"],
         "detail": told["detail"],
-        "started_at": durations.stamp(float(run.record.get("started_at") or 0)),
+        "started_at": durations.format_timestamp(float(run.record.get("started_at") or 0)),
         "record": dict(run.record),
         "status": told,
         "speed": comparison.speed_of(run),

@@ -37,7 +37,7 @@ class Match:
     line: str
 
     def as_problem(self) -> dict[str, str]:
-        text = f"{self.failure.cause} Log: {truncate.shortened(self.line, 300)}"
+        text = f"{self.failure.cause} Log: {truncate.shorten(self.line, 300)}"
         return problem(self.failure.name, text, self.failure.remedy)
 
 

@@ -70,7 +70,7 @@ def send(notify: Mapping[str, Any], event: str, answer: Mapping[str, Any]) -> st
                 capture_output=True,
             )
             if done.returncode != 0:
-                said = truncate.shortened(done.stderr.decode(errors="replace"), 200)
+                said = truncate.shorten(done.stderr.decode(errors="replace"), 200)
                 return f"the command ended with rc {done.returncode}: {said}"
         if notify.get("url"):
             request = urllib.request.Request(

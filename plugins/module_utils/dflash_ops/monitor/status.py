@@ -357,7 +357,7 @@ def _problems(
         listed += _gpu_problems(run, found)
         listed += live_problems(answer, rows)
     if answer["disk"]["free_bytes"] < DISK_LEAST and said.state in LIVE:
-        free = disk.human(answer["disk"]["free_bytes"])
+        free = disk.format_bytes(answer["disk"]["free_bytes"])
         listed.append(
             problem(
                 "disk-nearly-full",

@@ -46,7 +46,7 @@ def _job(layout: Layout, name: str) -> dict[str, Any]:
 def holder(layout: Layout) -> dict[str, Any] | None:
     """Return who works on this box with a playbook that changes something; None when nobody does any more."""
     held = operator_lock.read(layout)
-    if held is None or held["expires_at"] <= time.time() or operator_lock.is_dead_here(held):
+    if held is None or held["expires_at"] <= time.time() or operator_lock.is_dead_locally(held):
         return None
     return {
         **{key: held[key] for key in ("operator", "host", "pid", "operation", "since")},

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..compile_cache import cache
-from ..compile_cache.cache import Look, Place
+from ..compile_cache.cache import CacheKey, CacheState
 from ..core import durations, files
 from ..core.paths import Layout
 from ..run import run_processes
 
 
-def told(layout: Layout, where: Place | None, now: Look | None, *, wipe: bool = False) -> str:
+def told(layout: Layout, where: CacheKey | None, now: CacheState | None, *, wipe: bool = False) -> str:
     """Say that the run that lives will be down while the cache is prewarmed; empty when nothing has to wait."""
     alive = sorted(run_processes.all_living(layout))
     if not alive or where is None or now is None or not where.compiles or (now.warm and not wipe):
@@ -23,7 +23,7 @@ def told(layout: Layout, where: Place | None, now: Look | None, *, wipe: bool = 
     )
 
 
-def last_time(layout: Layout, where: Place) -> str:
+def last_time(layout: Layout, where: CacheKey) -> str:
     """Say how long a prewarm lasted here the last time: of these very shapes, else of this cache, else of any."""
     for name, prefix in (
         ("the last one of these shapes", where.job_id()),
@@ -33,7 +33,7 @@ def last_time(layout: Layout, where: Place) -> str:
         lasted = [row for row in _prewarms(layout, prefix) if row["result"].get("changed")]
         if lasted:
             newest = max(lasted, key=lambda row: float(row["finished_at"]))
-            return f"{name} lasted {durations.text(newest['seconds'])}"
+            return f"{name} lasted {durations.format_duration(newest['seconds'])}"
     return "none was made on this box yet, so how long is not known"
 
 

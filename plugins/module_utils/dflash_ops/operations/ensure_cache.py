@@ -28,34 +28,34 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
             "archive": "",
             "message": "would prewarm once environment and release are there",
         }
-    where = cache.place(layout, selection, trainer_command.resolved(layout, selection), gpus.survey())
-    now = cache.look(layout, where)
-    packed = cache_archive.find(layout, where.cache_id)
-    pack = want["archive"] and not (now.warm and cache_archive.current(layout, where))
+    key = cache.cache_key(layout, selection, trainer_command.resolved(layout, selection), gpus.survey())
+    now = cache.inspect(layout, key)
+    packed = cache_archive.find(layout, key.cache_id)
+    pack = want["archive"] and not (now.warm and cache_archive.is_current(layout, key))
     work = not now.warm or want["wipe"] or pack
     result = {
-        "cache_id": where.cache_id,
-        "shape_id": where.shape_id,
-        "hardware": where.hardware,
+        "cache_id": key.cache_id,
+        "shape_id": key.shape_id,
+        "hardware": key.hardware,
         **now.as_dict(),
         "archive": str(packed or ""),
-        "message": f"cache {where.cache_id} is {now.state}: {now.reason}",
-        "diff": {"before": f"{where.cache_id} {now.state}\n", "after": f"{where.cache_id} warm\n"},
+        "message": f"cache {key.cache_id} is {now.state}: {now.reason}",
+        "diff": {"before": f"{key.cache_id} {now.state}\n", "after": f"{key.cache_id} warm\n"},
     }
     if not work:
         unused = "; the archive was not needed" if want["restore"] and want["restore_required"] else ""
         return {**result, "changed": False, "message": result["message"] + unused}
     if want["if_running"] == "skip" and run_processes.all_living(layout) and not want["wipe"]:
         return {**result, "changed": False, "message": result["message"] + "; left alone while a run lives"}
-    cache.refuse_foreign(now, layout.cache(where.cache_id))
+    cache.require_owned(now, layout.cache(key.cache_id))
     if not (now.warm and not want["wipe"]):
-        cache.refuse_beside_a_run(layout, now, wipe=want["wipe"])
+        cache.require_no_run(layout, now, wipe=want["wipe"])
     if check_mode or not want["start"]:
         return {**result, "changed": check_mode, "message": result["message"] + "; would be warmed and proved"}
     words = ("wipe", "archive", "restore", "restore_required")
-    told = prewarm_job.arguments(layout, selection, where, **{word: want[word] for word in words})
-    title = f"warm compile cache {where.cache_id}"
-    job = jobs.start_or_attach(layout, prewarm_job.name(where, told), prewarm_job.ENTRY, told, title=title)
+    told = prewarm_job.arguments(layout, selection, key, **{word: want[word] for word in words})
+    title = f"warm compile cache {key.cache_id}"
+    job = jobs.start_or_attach(layout, prewarm_job.name(key, told), prewarm_job.ENTRY, told, title=title)
     return {**result, "job": job.as_dict()}
 
 

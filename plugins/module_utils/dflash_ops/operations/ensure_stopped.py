@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core import cancel_job, jobs
+from ..core import job_cancellation, jobs
 from ..core.paths import Layout
 from ..monitor import status
 from ..run import run_processes
@@ -15,11 +15,11 @@ from . import stop
 def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
     """End the job that was named; else start stopping what lives, and say which jobs go on."""
     if want["job"]:
-        return cancel_job.end(layout, want["job"], check_mode=check_mode)
-    beside = cancel_job.running(layout)
+        return job_cancellation.cancel(layout, want["job"], check_mode=check_mode)
+    beside = job_cancellation.cancellable_jobs(layout)
     result = stop_run(layout, want, check_mode=check_mode)
     if beside:
-        result["beside"] = f"{cancel_job.told(layout, beside)} goes on; -e job={beside[0]} ends that"
+        result["beside"] = f"{job_cancellation.describe(layout, beside)} goes on; -e job={beside[0]} ends that"
         result["message"] = f"{result['message']}; {result['beside']}"
     return result
 
@@ -47,7 +47,7 @@ def stop_run(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> di
     }
     if check_mode:
         return {**result, "changed": True, "state": "running", "message": f"would stop {run.run_id} (pid {pids})"}
-    name = f"{jobs.STOPS}{'now-' if want['immediately'] else ''}{run.run_id}"
+    name = f"{jobs.STOP_PREFIX}{'now-' if want['immediately'] else ''}{run.run_id}"
     told = {
         "root": str(layout.root),
         "workspace": str(layout.workspace),

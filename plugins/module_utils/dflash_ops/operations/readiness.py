@@ -16,7 +16,7 @@ def of(layout: Layout, selection: Selection) -> dict[str, bool]:
     try:
         resolved = trainer_command.resolved(layout, selection)
         recorded = all(inputs.look(layout, item).state == "recorded" for item in inputs.wanted(resolved))
-        warm = cache.look(layout, cache.place(layout, selection, resolved, gpus.survey())).warm
+        warm = cache.inspect(layout, cache.cache_key(layout, selection, resolved, gpus.survey())).warm
     except OpsError:  # whoever needs it says why
         return {"inputs": False, "cache": False}
     return {"inputs": recorded, "cache": warm}

@@ -149,11 +149,11 @@ def _leave_by_itself(run: runs.Run, main: Process, *, say: Say, seconds: float) 
     if seconds <= 0:
         return False
     say(f"SIGTERM to pid {main.pid}: write a checkpoint and leave (at most {seconds:g} s)")
-    processes.send([main], signal.SIGTERM)
+    processes.send_signal([main], signal.SIGTERM)
     _wake([main])
     started = shown = time.monotonic()
     while time.monotonic() - started < seconds:
-        if not processes.wait_gone([main], 0.2):
+        if not processes.wait_for_exit([main], 0.2):
             say(f"pid {main.pid} left after {time.monotonic() - started:.1f} s")
             return True
         if time.monotonic() - shown >= SAY_SECONDS:
@@ -165,7 +165,7 @@ def _leave_by_itself(run: runs.Run, main: Process, *, say: Say, seconds: float) 
 
 def _wake(found: list[Process]) -> None:
     """A suspended process takes no SIGTERM; let it run."""
-    processes.send(found, signal.SIGCONT)
+    processes.send_signal(found, signal.SIGCONT)
 
 
 def _escalate(run: runs.Run, *, say: Say, term_seconds: float) -> None:
@@ -173,14 +173,14 @@ def _escalate(run: runs.Run, *, say: Say, term_seconds: float) -> None:
     left = run_processes.of_run(run)
     if left and term_seconds > 0:
         say(f"SIGTERM to {len(left)} processes of the run: {_pids(left)}")
-        processes.send(left, signal.SIGTERM)
+        processes.send_signal(left, signal.SIGTERM)
         _wake(left)
-        processes.wait_gone(left, term_seconds)
+        processes.wait_for_exit(left, term_seconds)
     deadline = time.monotonic() + KILL_SECONDS
     while (left := run_processes.of_run(run)) and time.monotonic() < deadline:
         say(f"SIGKILL to {len(left)} processes of the run: {_pids(left)}")
-        processes.send(left, signal.SIGKILL)
-        processes.wait_gone(left, 2.0)
+        processes.send_signal(left, signal.SIGKILL)
+        processes.wait_for_exit(left, 2.0)
 
 
 def _pids(found: list[Process]) -> str:
@@ -209,7 +209,7 @@ def _prove(run: runs.Run, pids: set[int], ports: set[int]) -> tuple[Left, str]:
         time.sleep(0.2)
     had = gpus.indices(dict(run.record.get("needs") or {}))
     found = _settled(pids, had, seconds=max(0.0, deadline - time.monotonic())) if had else gpus.Survey(state="none")
-    left = Left(alive, _holding(found, pids), tuple(gpu.index for gpu in gpus.unseen(found, had)), still)
+    left = Left(alive, _holding(found, pids), tuple(gpu.index for gpu in gpus.hidden_usage(found, had)), still)
     return left, "; ".join(found.problems) if found.state == "unknown" else ""
 
 
@@ -218,11 +218,11 @@ def _settled(pids: set[int], had: Sequence[int], *, seconds: float) -> gpus.Surv
     deadline = time.monotonic() + seconds
     while True:
         found = gpus.survey()
-        if not (_holding(found, pids) or gpus.unseen(found, had)) or time.monotonic() >= deadline:
+        if not (_holding(found, pids) or gpus.hidden_usage(found, had)) or time.monotonic() >= deadline:
             return found
         time.sleep(0.5)
 
 
 def _holding(found: gpus.Survey, pids: set[int]) -> tuple[int, ...]:
     """Return which of `pids` still hold GPU memory."""
-    return tuple(holder.pid for holder in found.holders if holder.pid in pids and processes.look(holder.pid))
+    return tuple(holder.pid for holder in found.holders if holder.pid in pids and processes.find(holder.pid))

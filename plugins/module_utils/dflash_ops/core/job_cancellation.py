@@ -11,13 +11,13 @@ from .paths import Layout
 ALL = "all"
 
 
-def running(layout: Layout) -> list[str]:
+def cancellable_jobs(layout: Layout) -> list[str]:
     """Return the names of the jobs that run and may be ended."""
     names = sorted(folder.name for folder in layout.jobs.glob("*") if jobs.state_of(folder) == "running")
-    return [name for name in names if not name.startswith(jobs.STOPS)]
+    return [name for name in names if not name.startswith(jobs.STOP_PREFIX)]
 
 
-def told(layout: Layout, names: Sequence[str]) -> str:
+def describe(layout: Layout, names: Sequence[str]) -> str:
     """Say what these jobs are."""
     return ", ".join(f"{name} ({_title(layout, name)})" for name in names)
 
@@ -27,17 +27,17 @@ def _title(layout: Layout, job_id: str) -> str:
     return str(record.get("title") or "a job")
 
 
-def end(layout: Layout, asked: str, *, check_mode: bool) -> dict[str, Any]:
+def cancel(layout: Layout, asked: str, *, check_mode: bool) -> dict[str, Any]:
     """End one job, or all of them; return the module's result.
 
     Raises:
         OpsError: there is no such job, or it does not end.
     """
-    names = running(layout) if asked == ALL else _named(layout, asked)
+    names = cancellable_jobs(layout) if asked == ALL else _named(layout, asked)
     if not names:
         state = "" if asked == ALL else f"; {asked} is {jobs.state_of(layout.job(asked))}"
         return {"changed": False, "jobs": [], "message": f"no job to end{state}"}
-    what = told(layout, names)
+    what = describe(layout, names)
     diff = {"before": f"runs: {what}\n", "after": f"ended: {what}\n"}
     if check_mode:
         return {"changed": True, "jobs": names, "message": f"would end {what}", "diff": diff}
@@ -50,11 +50,11 @@ def end(layout: Layout, asked: str, *, check_mode: bool) -> dict[str, Any]:
 
 def _named(layout: Layout, job_id: str) -> list[str]:
     """Return the job when it runs, and nothing when it came to its end."""
-    found = running(layout)
-    known = bool(jobs.GOOD_ID.fullmatch(job_id)) and jobs.state_of(layout.job(job_id)) != "absent"
-    if not known or job_id.startswith(jobs.STOPS):
+    found = cancellable_jobs(layout)
+    known = bool(jobs.JOB_ID_RULE.fullmatch(job_id)) and jobs.state_of(layout.job(job_id)) != "absent"
+    if not known or job_id.startswith(jobs.STOP_PREFIX):
         raise OpsError(
             f"job={job_id!r}: {'a stop is not ended half way' if known else 'there is no such job'}.",
-            remedy=f"give one of {told(layout, found)}, or {ALL}" if found else "nothing: no job runs here",
+            remedy=f"give one of {describe(layout, found)}, or {ALL}" if found else "nothing: no job runs here",
         )
     return [job_id] if job_id in found else []

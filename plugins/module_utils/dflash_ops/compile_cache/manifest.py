@@ -10,7 +10,7 @@ from typing import Any
 from ..core import files
 
 RECORD = "cache.json"
-NO_FILES = (".lock", ".tmp")
+TEMPORARY_SUFFIXES = (".lock", ".tmp")
 # Which configuration of a Triton kernel was the fastest. Where inductor tries variants of a reduction at every start,
 # it measures them again in each process and writes the file anew: other bytes are no damage.
 REMEASURED = ".best_config"
@@ -28,12 +28,12 @@ def _well_formed(value: Mapping[str, Any]) -> bool:
     listed, shapes = value.get("files"), value.get("shapes")
     if not isinstance(listed, dict) or not isinstance(shapes, dict):
         return False
-    return all(_inside(name) and _is_row(row) for name, row in listed.items()) and all(
+    return all(_is_safe_path(name) and _is_row(row) for name, row in listed.items()) and all(
         isinstance(shape, dict) for shape in shapes.values()
     )
 
 
-def _inside(name: str) -> bool:
+def _is_safe_path(name: str) -> bool:
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 
@@ -43,27 +43,27 @@ def _is_row(row: Any) -> bool:
 
 
 def has_files(folder: Path) -> bool:
-    return folder.is_dir() and any(True for _ in kept_files(folder))
+    return folder.is_dir() and any(True for _ in content_files(folder))
 
 
-def kept_files(folder: Path) -> Iterator[Path]:
+def content_files(folder: Path) -> Iterator[Path]:
     """Yield the files that hold something: no locks, no half-written ones, not the record."""
     for path in files.walk_files(folder):
         below = path.relative_to(folder)
-        if path.is_symlink() or path.name == RECORD or path.name.endswith(NO_FILES) or "locks" in below.parts:
+        if path.is_symlink() or path.name == RECORD or path.name.endswith(TEMPORARY_SUFFIXES) or "locks" in below.parts:
             continue
         yield path
 
 
-def manifest(folder: Path) -> dict[str, list[Any]]:
+def build(folder: Path) -> dict[str, list[Any]]:
     """Return `{relative path: [bytes, sha256]}`."""
     return {
         path.relative_to(folder).as_posix(): [path.stat().st_size, files.file_sha256(path)]
-        for path in kept_files(folder)
+        for path in content_files(folder)
     }
 
 
-def damaged(folder: Path, listed: Mapping[str, Any]) -> Iterator[str]:
+def damaged_files(folder: Path, listed: Mapping[str, Any]) -> Iterator[str]:
     """Yield the recorded files that are gone, have another size, or other bytes."""
     for name, (size, digest) in listed.items():
         path = folder / name
@@ -84,7 +84,7 @@ def _is_configuration(path: Path) -> bool:
     return isinstance(told, dict) and "configs_hash" in told
 
 
-def foreign(folder: Path, uid: int) -> Path | None:
+def first_foreign(folder: Path, uid: int) -> Path | None:
     """Return the first folder or file that does not belong to `uid`: whoever made it may not let us replace it."""
     owned = (path for path in (folder, *folder.rglob("*")) if path.lstat().st_uid != uid)
     return next(owned, None)

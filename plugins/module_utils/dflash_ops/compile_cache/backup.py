@@ -8,49 +8,49 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import contents
+from . import manifest
 
-OLD = ".before"
+SUFFIX = ".before"
 
 
-def old_of(folder: Path) -> Path:
-    """Return where the cache in `folder` waits while a new one is made."""
-    return folder.with_name(folder.name + OLD)
+def path_of(folder: Path) -> Path:
+    """Return key the cache in `folder` waits while a new one is made."""
+    return folder.with_name(folder.name + SUFFIX)
 
 
 @contextlib.contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """Make room for a new cache in `folder`; yield where the old one waits until the block worked.
+    """Make room for a new cache in `folder`; yield key the old one waits until the block worked.
 
     The block ends with a written record, or raises: then the old one is put back. What it wants to keep of the old
     one it moves away itself.
     """
-    old = old_of(folder)
+    old = path_of(folder)
     if folder.is_dir():
         os.rename(folder, old)
     try:
         yield old
     except BaseException:
-        put_back(folder)
+        restore(folder)
         raise
     shutil.rmtree(old, ignore_errors=True)
 
 
-def put_back(folder: Path) -> None:
+def restore(folder: Path) -> None:
     """Let the old cache take its place again."""
-    old = old_of(folder)
+    old = path_of(folder)
     if old.is_dir():
         shutil.rmtree(folder, ignore_errors=True)
         os.rename(old, folder)
 
 
-def undo_killed(folder: Path) -> bool:
+def recover(folder: Path) -> bool:
     """Clean up after a replacement that was killed; tell whether the old cache came back."""
-    old = old_of(folder)
+    old = path_of(folder)
     if not old.is_dir():
         return False
-    if contents.read_record(folder).get("shapes"):
+    if manifest.read_record(folder).get("shapes"):
         shutil.rmtree(old)
         return False
-    put_back(folder)
+    restore(folder)
     return True
