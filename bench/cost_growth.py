@@ -80,7 +80,7 @@ def measure(rows: int, length: int, anchors: int, arguments: argparse.Namespace)
     set_cache_folders(arguments.cache_dir)
     import torch
     from dflash_trainer.bench.drafter import bench_drafter
-    from dflash_trainer.config_file import load_config
+    from dflash_trainer.config.load import load_config
 
     values = {
         "drafter.devices": f"['{arguments.device}']",

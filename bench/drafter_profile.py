@@ -57,7 +57,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from dflash_trainer import compilation
     from dflash_trainer.bench.drafter import DrafterBench
     from dflash_trainer.bench.measure import machine, time_unbroken
-    from dflash_trainer.config_file import load_config
+    from dflash_trainer.config.load import load_config
 
     fixed = ["drafter.devices=['cuda:0']", "data.buckets=[4096]"]
     config = load_config(arguments.config, [*fixed, *arguments.set])

@@ -46,7 +46,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from dflash_trainer import compilation
     from dflash_trainer.bench.drafter import DrafterBench
     from dflash_trainer.bench.measure import machine, time_call
-    from dflash_trainer.config_file import load_config
+    from dflash_trainer.config.load import load_config
     from dflash_trainer.target import load_target
     from dflash_trainer.target.target import Target
 

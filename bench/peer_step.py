@@ -83,7 +83,7 @@ def measure(build: Callable[[Setting], Peer], setting: Setting, repeats: int) ->
     """
     import torch
     from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call, time_unbroken
-    from dflash_trainer.target_shape import RANDOM_SHAPES
+    from dflash_trainer.config.target_shape import RANDOM_SHAPES
 
     device = torch.device(setting.device)
     target = RANDOM_SHAPES[setting.target]
@@ -117,10 +117,10 @@ def measure(build: Callable[[Setting], Peer], setting: Setting, repeats: int) ->
 
 def drafter_config(setting: Setting, layer_types: tuple[str, ...] = ()) -> Qwen3Config:
     """The published configuration of such a drafter; layer types of its own, or four sliding layers and a full one."""
-    from dflash_trainer.config import DrafterConfig
+    from dflash_trainer.config.schema import DrafterConfig
+    from dflash_trainer.config.target_shape import RANDOM_SHAPES
     from dflash_trainer.export.config_json import config_json
     from dflash_trainer.model.shape import drafter_shape
-    from dflash_trainer.target_shape import RANDOM_SHAPES
     from transformers import Qwen3Config
 
     section = DrafterConfig(
@@ -141,7 +141,7 @@ def drafter_config(setting: Setting, layer_types: tuple[str, ...] = ()) -> Qwen3
 def frozen_ends(setting: Setting) -> Ends:
     """Random ends of the target on the device, in bf16."""
     import torch
-    from dflash_trainer.target_shape import RANDOM_SHAPES
+    from dflash_trainer.config.target_shape import RANDOM_SHAPES
 
     target = RANDOM_SHAPES[setting.target]
     with torch.device(setting.device):

@@ -64,10 +64,10 @@ def compare(target: str, window: int, scratch: Path) -> dict[str, Any]:
     import torch
     from dflash import DFlashDraftModel
     from dflash_trainer.checkpoint.tensors import write_tensors
+    from dflash_trainer.checkpoint.trained_drafter import find_trained
+    from dflash_trainer.config.target_shape import locate, read_shape
     from dflash_trainer.export import export_drafter
     from dflash_trainer.model import build_drafter
-    from dflash_trainer.target_shape import locate, read_shape
-    from dflash_trainer.trained import find_trained
 
     config = configuration(target, window)
     ours = build_drafter(config, read_shape(locate(config.target.path)))
@@ -98,7 +98,7 @@ def compare(target: str, window: int, scratch: Path) -> dict[str, Any]:
 
 def configuration(target: str, window: int) -> Any:
     """A drafter whose rotary base, head size and heads are its own, not the target's."""
-    from dflash_trainer.config_file import config_from_dict
+    from dflash_trainer.config.load import config_from_dict
 
     drafter = {"mask_token_id": 3, "dtype": "float32", "num_layers": 3, "block_size": BLOCK, "num_captured": 3}
     drafter |= {"sliding_window": window, "rope_theta": 3e5, "head_dim": 32, "num_heads": 4, "num_kv_heads": 2}

@@ -154,8 +154,8 @@ def drafter_shape() -> Any:
 
 def our_sum(case: Case, batch: dict[str, Any]) -> tuple[float, dict[str, Any]]:
     """(sum of weighted losses, gradients by name) of this trainer."""
-    from dflash_trainer.config import ObjectiveConfig
-    from dflash_trainer.objective import draft_loss
+    from dflash_trainer.config.schema import ObjectiveConfig
+    from dflash_trainer.loss import draft_loss
 
     drafter = batch["drafter"]
     drafter.zero_grad(set_to_none=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the table of configuration keys in docs/trainer.md from trainer/dflash_trainer/config.py.
+"""Writes the table of configuration keys in docs/trainer.md from trainer/dflash_trainer/config/schema.py.
 
 python tools/config_table.py          rewrite the part between the two markers
 python tools/config_table.py --check  only compare; exit code 1 when they differ
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-SOURCE = REPO / "trainer/dflash_trainer/config.py"
+SOURCE = REPO / "trainer/dflash_trainer/config/schema.py"
 DOCUMENT = REPO / "docs/trainer.md"
 BEGIN, END = "<!-- configuration: begin -->", "<!-- configuration: end -->"
 

@@ -9,11 +9,11 @@ from ansible.plugins.loader import action_loader
 
 action_loader.get("dflash_base", class_only=True)
 
-from dflash_controller.action_base import DflashAction
+from dflash_controller.box_action import BoxAction
 from dflash_ops.core import operator_lock
 
 
-class ActionModule(DflashAction):
+class ActionModule(BoxAction):
     """One remote call; a second one when the holder was a playbook of this machine that died."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:

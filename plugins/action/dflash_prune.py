@@ -9,16 +9,15 @@ from ansible.plugins.loader import action_loader
 action_loader.get("dflash_base", class_only=True)
 
 from dflash_controller import screens
-from dflash_controller.action_base import DflashAction
+from dflash_controller.box_action import ModuleAction
 
 
-class ActionModule(DflashAction):
+class ActionModule(ModuleAction):
     """One remote call."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the module's result after printing its plan."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        result.update(self._execute_module(module_args=dict(self._task.args), task_vars=task_vars))
         if "plan" in result:
             self.print_screen(task_vars or {}, screens.prune_screen(result["plan"], done=result["removed"]))
         return result

@@ -12,11 +12,11 @@ from ansible.plugins.loader import action_loader
 action_loader.get("dflash_base", class_only=True)
 
 from dflash_controller import checkout
-from dflash_controller.action_base import DflashAction
+from dflash_controller.box_action import BoxAction
 from dflash_ops.core.errors import OpsError
 
 
-class ActionModule(DflashAction):
+class ActionModule(BoxAction):
     """One remote call when the release is there."""
 
     TRANSFERS_FILES = True

@@ -8,16 +8,15 @@ from ansible.plugins.loader import action_loader
 
 action_loader.get("dflash_base", class_only=True)
 
-from dflash_controller.action_base import DflashAction
+from dflash_controller.box_action import ModuleAction
 
 
-class ActionModule(DflashAction):
+class ActionModule(ModuleAction):
     """One remote call."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the module of the same name."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        result.update(self._execute_module(module_args=dict(self._task.args), task_vars=task_vars))
         if result.get("launched"):
             self.clear_exit_message(task_vars or {})
         return result

@@ -9,15 +9,15 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   root:
-    description: Folder of everything on the box (C(dflash_root)).
+    description: Folder of everything on the box. The action plugin takes C(dflash_root) unless the task sets it.
     type: str
     required: true
   workspace:
-    description: Mount that holds the runs (C(dflash_workspace)).
+    description: Mount that holds the runs. The action plugin takes C(dflash_workspace) unless the task sets it.
     type: str
     default: ""
   lock_token:
-    description: The operator lock to renew with this call.
+    description: Operator lock to renew with this call. The action plugin takes C(dflash_lock_token) if set.
     type: str
     default: ""
 author: DFlash operations

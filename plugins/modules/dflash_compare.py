@@ -23,7 +23,6 @@ options:
 EXAMPLES = r"""
 - name: Ask what changed since it was fast
   dflash_compare:
-    root: /opt/dflash
 """
 
 RETURN = r"""

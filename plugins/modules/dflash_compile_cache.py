@@ -49,7 +49,6 @@ attributes:
 EXAMPLES = r"""
 - name: Warm the compile cache
   dflash_compile_cache:
-    root: /opt/dflash
     env_id: cpu-py311-3f2a91c04b7d
     release_id: 5d646f9
     config: demo.toml

@@ -64,7 +64,6 @@ attributes:
 EXAMPLES = r"""
 - name: Make the environment of the CPU lock
   dflash_environment:
-    root: "{{ dflash_root }}"
     profile: cpu
     lock_file: trainer/locks/cpu.lock
 """

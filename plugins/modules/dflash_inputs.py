@@ -32,7 +32,6 @@ attributes:
 EXAMPLES = r"""
 - name: See that the run's inputs are the recorded ones
   dflash_inputs:
-    root: "{{ dflash_root }}"
     env_id: "{{ ansible_facts['dflash_env']['env_id'] }}"
     release_id: "{{ ansible_facts['dflash_release']['release_id'] }}"
     config: demo.toml

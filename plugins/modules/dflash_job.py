@@ -40,7 +40,6 @@ attributes:
 EXAMPLES = r"""
 - name: Follow the environment's build
   dflash_job:
-    root: "{{ dflash_root }}"
     job_id: env-3f2a91c04b7d
 """
 

@@ -36,7 +36,6 @@ options:
 EXAMPLES = r"""
 - name: Show the last lines
   dflash_logs_info:
-    root: /opt/dflash
     lines: 20
 """
 

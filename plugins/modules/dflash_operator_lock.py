@@ -40,7 +40,6 @@ attributes:
 EXAMPLES = r"""
 - name: Take the box
   dflash_operator_lock:
-    root: /opt/dflash
     operation: deploy
 """
 

@@ -31,7 +31,6 @@ attributes:
 EXAMPLES = r"""
 - name: Keep this run as known-good
   dflash_promote:
-    root: /opt/dflash
 """
 
 RETURN = r"""

@@ -31,7 +31,6 @@ attributes:
 EXAMPLES = r"""
 - name: See what could go
   dflash_prune:
-    root: /opt/dflash
     keep_runs: 5
 """
 

@@ -55,7 +55,6 @@ attributes:
 EXAMPLES = r"""
 - name: Place the trainer of the checked-out commit
   dflash_release:
-    root: "{{ dflash_root }}"
 """
 
 RETURN = r"""

@@ -14,7 +14,6 @@ extends_documentation_fragment: [dflash_box, dflash_box.run, dflash_box.answer]
 EXAMPLES = r"""
 - name: Report on the run
   dflash_report_info:
-    root: /opt/dflash
 """
 
 RETURN = r"""

@@ -32,7 +32,6 @@ attributes:
 EXAMPLES = r"""
 - name: Choose what to go back to
   dflash_rollback:
-    root: /opt/dflash
 """
 
 RETURN = r"""

@@ -99,7 +99,6 @@ attributes:
 EXAMPLES = r"""
 - name: Start training
   dflash_run:
-    root: /opt/dflash
     env_id: cpu-py311-3f2a91c04b7d
     release_id: 5d646f9
     config: demo.toml

@@ -19,7 +19,6 @@ options:
 EXAMPLES = r"""
 - name: List the runs
   dflash_runs_info:
-    root: /opt/dflash
 """
 
 RETURN = r"""

@@ -30,7 +30,6 @@ attributes:
 EXAMPLES = r"""
 - name: Name environment and release
   dflash_selection_info:
-    root: "{{ dflash_root }}"
     profile: cpu
     lock_file: trainer/locks/cpu.lock
 """

@@ -59,7 +59,6 @@ options:
 EXAMPLES = r"""
 - name: Look at the run
   dflash_status_info:
-    root: /opt/dflash
     json_out: status.json
 """
 

@@ -44,11 +44,9 @@ attributes:
 EXAMPLES = r"""
 - name: Stop training
   dflash_stop:
-    root: /opt/dflash
 
 - name: End a prewarm that nobody wants any more
   dflash_stop:
-    root: /opt/dflash
     job: all
 """
 

@@ -15,7 +15,6 @@ extends_documentation_fragment: [dflash_box, dflash_box.run, dflash_box.answer]
 EXAMPLES = r"""
 - name: Audit the run
   dflash_verify:
-    root: /opt/dflash
 """
 
 RETURN = r"""

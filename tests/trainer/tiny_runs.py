@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dflash_trainer.config import Config
-from dflash_trainer.config_file import load_config
+from dflash_trainer.config.load import load_config
+from dflash_trainer.config.schema import Config
 from dflash_trainer.data.arrow import write_samples
 from dflash_trainer.errors import ExitCode
 
@@ -92,7 +92,7 @@ class TinyRun:
 
     def train(self, name: str, *overrides: str, resume_from: Path | None = None) -> ExitCode:
         """Train in this process; the run's folder is `name`."""
-        from dflash_trainer.train import TrainOptions, train
+        from dflash_trainer.training.train import TrainOptions, train
 
         return train(self.config(*overrides), TrainOptions(self.folder / name, resume_from))
 

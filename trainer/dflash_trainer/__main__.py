@@ -10,7 +10,7 @@ import sys
 import threading
 
 from dflash_trainer.cli import run
-from dflash_trainer.stopping import stop_was_asked
+from dflash_trainer.training.stop_signals import stop_was_requested
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     """
     code = run(sys.argv[1:])
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if stop_was_asked() or not all(thread.daemon for thread in others):
+    if stop_was_requested() or not all(thread.daemon for thread in others):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

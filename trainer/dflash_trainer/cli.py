@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dflash_trainer.config_file import load_config
+from dflash_trainer.config.load import load_config
 from dflash_trainer.errors import ConfigError, ExitCode, TrainerError
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -23,7 +23,7 @@ def run(words: Sequence[str]) -> int:
     """Run one verb; returns the exit code."""
     if not words or words[0] not in VERBS:
         return _usage(words)
-    verb = importlib.import_module(f"dflash_trainer.verbs.{words[0]}")
+    verb = importlib.import_module(f"dflash_trainer.commands.{words[0]}")
     arguments = _parse(verb, words)
     set_cache_folders(getattr(arguments, "cache_dir", None))
     silence_progress_bars()
@@ -78,7 +78,7 @@ def _usage(words: Sequence[str]) -> int:
 
 def _help(verb: str) -> str:
     try:
-        return str(importlib.import_module(f"dflash_trainer.verbs.{verb}").HELP)
+        return str(importlib.import_module(f"dflash_trainer.commands.{verb}").HELP)
     except ModuleNotFoundError:
         return ""
 
@@ -98,7 +98,7 @@ def _record(error: TrainerError, arguments: argparse.Namespace) -> int:
     """A failure before the run began is written where the run would have written it."""
     folder: Path | None = getattr(arguments, "run_dir", None)
     if folder is not None and folder.is_dir():
-        from dflash_trainer.record.failure import write_failure
+        from dflash_trainer.records.failure import write_failure
 
         write_failure(error, folder)
     return error.exit_code

@@ -19,13 +19,13 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from dflash_ops.monitor import status
 
 from dflash_controller import screens
-from dflash_controller.action_base import DflashAction
+from dflash_controller.box_action import BoxAction
 
 # A failed result does not repeat what the screen already shows.
 SHOWN = ("answer", "judgement", "comparison", "news_key")
 
 
-class InfoAction(DflashAction):
+class InfoAction(BoxAction):
     """Call the module once and show its answer; an unreachable box is an answer too."""
 
     render: Callable[[Mapping[str, Any]], list[str]] = staticmethod(screens.status_screen)

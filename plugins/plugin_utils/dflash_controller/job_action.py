@@ -14,7 +14,7 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure
 from dflash_ops.core import jobs
 
-from dflash_controller.action_base import DflashAction
+from dflash_controller.box_action import BoxAction
 
 # Seconds that one look waits on the box for news, and how long a lost connection is retried before the play fails.
 POLL_SECONDS = 5.0
@@ -22,7 +22,7 @@ RECONNECT_SECONDS = 300.0
 RECONNECT_PAUSE = 5.0
 
 
-class JobAction(DflashAction):
+class JobAction(BoxAction):
     """Start, follow, merge. A subclass may change `module_args`, `after_start` and `finish`."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:

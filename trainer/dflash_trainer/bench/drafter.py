@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dflash_trainer import compilation
-from dflash_trainer.arriving import Arriving
 from dflash_trainer.bench.measure import (
     allocated_gb,
     machine,
@@ -22,17 +21,18 @@ from dflash_trainer.bench.measure import (
     time_unbroken,
     wait,
 )
+from dflash_trainer.config.target_shape import TargetShape, locate, read_shape
+from dflash_trainer.loss import draft_loss
+from dflash_trainer.loss.loss import prepared_head
 from dflash_trainer.model import Drafter
 from dflash_trainer.model.anchors import draw_anchors
 from dflash_trainer.model.shape import drafter_shape
-from dflash_trainer.objective import draft_loss
-from dflash_trainer.objective.loss import prepared_head
 from dflash_trainer.optim.clipping import device_scale, host_scale
 from dflash_trainer.optim.fused_masters import make_masters
-from dflash_trainer.target_shape import TargetShape, locate, read_shape
+from dflash_trainer.pipeline.async_host_copy import AsyncHostCopy
 
 if TYPE_CHECKING:
-    from dflash_trainer.config import Config
+    from dflash_trainer.config.schema import Config
 
 
 class DrafterBench:
@@ -92,7 +92,7 @@ class DrafterBench:
         self._give_gradients()
         lr, clip = self.config.optimizer.lr, self.config.optimizer.clip
         norm = self.masters.norm()
-        arriving = Arriving(norm)
+        arriving = AsyncHostCopy(norm)
         if self.masters.scales_on_device:
             self.masters.update(lr=lr, scale=device_scale([norm], weight=1.0, clip=clip))
             arriving.read()

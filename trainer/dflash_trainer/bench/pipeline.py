@@ -16,19 +16,19 @@ import torch
 
 from dflash_trainer import compilation
 from dflash_trainer.bench.measure import machine, time_call
-from dflash_trainer.boxes import Boxes
+from dflash_trainer.config.target_shape import locate, read_shape
 from dflash_trainer.data.arrow import write_samples
+from dflash_trainer.pipeline.node_group import NodeGroup
 from dflash_trainer.pipeline.pipeline import Pipeline, open_dataset
-from dflash_trainer.position import Position
-from dflash_trainer.record.metrics import MetricsFile
-from dflash_trainer.record.phase import RunState
-from dflash_trainer.stopping import StopSignals
+from dflash_trainer.records.metrics import MetricsFile
+from dflash_trainer.records.phase import RunState
 from dflash_trainer.target import Target, load_target
-from dflash_trainer.target_shape import locate, read_shape
-from dflash_trainer.trainer import Records, Trainer
+from dflash_trainer.training.position import Position
+from dflash_trainer.training.stop_signals import StopSignals
+from dflash_trainer.training.trainer import Records, Trainer
 
 if TYPE_CHECKING:
-    from dflash_trainer.config import Config
+    from dflash_trainer.config.schema import Config
 
 _SETTLING = 8
 """Steps that do not count: the queue fills, the clocks settle."""
@@ -41,7 +41,7 @@ def bench_pipeline(config: Config, repeats: int) -> dict[str, Any]:
         compilation.install_guards()
         started = time.perf_counter()
         targets = [load_target(config, device) for device in config.target.devices]
-        pipeline = Pipeline(config, targets, Boxes())
+        pipeline = Pipeline(config, targets, NodeGroup())
         closing.callback(pipeline.close)
         loaded = time.perf_counter()
         pipeline.warm(lambda line: print(line, flush=True))

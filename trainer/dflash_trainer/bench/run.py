@@ -11,7 +11,7 @@ from dflash_trainer.bench.pipeline import bench_pipeline
 from dflash_trainer.bench.target import bench_target
 
 if TYPE_CHECKING:
-    from dflash_trainer.config import Config
+    from dflash_trainer.config.schema import Config
 
 STAGES = {"drafter": bench_drafter, "target": bench_target, "pipeline": bench_pipeline}
 

@@ -12,7 +12,7 @@ from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call
 from dflash_trainer.target import Target, load_target
 
 if TYPE_CHECKING:
-    from dflash_trainer.config import Config
+    from dflash_trainer.config.schema import Config
 
 
 def bench_target(config: Config, repeats: int) -> dict[str, Any]:

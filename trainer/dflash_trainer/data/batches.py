@@ -1,6 +1,6 @@
 """Tokens of a planned batch in one fixed shape, padding masked, unusable samples left empty."""
 
-# Shape letters: B rows of the bucket, S the bucket's length.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Batch:
     """What a target worker takes; its shape depends on the bucket alone."""
 
     planned: PlannedBatch
-    input_ids_BS: Tensor
+    input_ids_BL: Tensor
     """int64, 0 where padded."""
-    loss_mask_BS: Tensor
+    loss_mask_BL: Tensor
     """int64, 1 on answers; 0 on padding and on the rows of unusable samples."""
     lengths_B: Tensor
     """int64; 1 for an empty row, whose one token has no loss."""
@@ -49,8 +49,8 @@ def read_batch(samples: ArrowSamples, planned: PlannedBatch, *, rows: int, vocab
         tokens += length
     return Batch(
         planned=planned,
-        input_ids_BS=torch.from_numpy(ids),
-        loss_mask_BS=torch.from_numpy(mask),
+        input_ids_BL=torch.from_numpy(ids),
+        loss_mask_BL=torch.from_numpy(mask),
         lengths_B=torch.from_numpy(lengths),
         tokens=tokens,
         unusable=tuple(unusable),

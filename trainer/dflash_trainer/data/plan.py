@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_trainer.config import DataConfig
+from dflash_trainer.config.schema import DataConfig
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The drafter with the memory of one sequence: states of the target in, a drafted block out."""
 
-# Shape letters: T new tokens, B block size, C capacity, D hidden, X captured layers * D.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from dflash_trainer.evaluate.memory import AttentionMemory, block_of_positions
+from dflash_trainer.loss.head import HeadProducts
 from dflash_trainer.model.layer import DecoderLayer, LayerWeights, keys_and_values, mix_and_feed, queries, rms_norm
 from dflash_trainer.model.rope import rope_tables
-from dflash_trainer.objective.head import HeadProducts
-from dflash_trainer.warmup import DrafterSite
+from dflash_trainer.pipeline.warmup import DrafterSite
 
 
 class CachedDrafter:
@@ -48,7 +48,7 @@ class CachedDrafter:
 
     @torch.no_grad()
     def draft(self, token_1: Tensor, start: Tensor, *, compiled: bool = False) -> Tensor:
-        """[token, B-1 drafted tokens] for positions start .. start+B-1, [B].
+        """[token, B-1 drafted tokens] for positions start .. start+B-1, [K].
 
         The states of all positions before `start` must have been appended. The block's own keys lie in the memory
         until the next append overwrites them.
@@ -80,11 +80,11 @@ class CachedDrafter:
         cos, sin = (table.index_select(1, positions_T) for table in self._rope_1CE)
         return cos, sin
 
-    def _visible(self, positions_B: Tensor, window: int) -> Tensor:
-        """[B, C]: a full layer sees its whole block, a sliding one is causal and sees `window` positions."""
+    def _visible(self, positions_K: Tensor, window: int) -> Tensor:
+        """[K, P]: a full layer sees its whole block, a sliding one is causal and sees `window` positions."""
         if not window:
-            return (self._key_C <= positions_B[-1]).expand(len(positions_B), -1)
-        query = positions_B[:, None]
+            return (self._key_C <= positions_K[-1]).expand(len(positions_K), -1)
+        query = positions_K[:, None]
         return (self._key_C <= query) & (query - self._key_C < window)
 
 

@@ -1,6 +1,6 @@
 """The whole target with the memory of one sequence: token ids in, logits and captured states out."""
 
-# Shape letters: T new tokens, C capacity, D hidden, X captured layers * D, N vocabulary.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class CachedTarget:
             keep: all T tokens belong to the sequence; otherwise `keep` must say how many before the next call.
             compiled: use compiled layers; only for shapes that come again and again.
         Returns:
-            logits [T, N] and captured states [1, T, X], in the target's type.
+            logits [T, V] and captured states [1, T, X], in the target's type.
         """
         positions = block_of_positions(start, ids_1T.shape[1])
         cos, sin = (table.index_select(0, positions) for table in self._rope_CR)
-        visible_TC = self._key_C <= positions[:, None]
+        visible_TP = self._key_C <= positions[:, None]
         weights, sizes, captured = self.target.weights, self.plan.sizes, self.target.captured
         x = functional.embedding(ids_1T, weights.embed)
         states = []
@@ -87,7 +87,7 @@ class CachedTarget:
                 assert isinstance(memory, AttentionMemory)
                 q, k, v, gate = self._function(project, compiled)(x, first, cos, sin, sizes)
                 memory.write(positions, k, v)
-                mixed = memory.attend(q, visible_TC)
+                mixed = memory.attend(q, visible_TP)
                 x = self._function(finish, compiled)(x, mixed, gate, first, second, sizes)
             if number in captured:
                 states.append(x)

@@ -1,6 +1,6 @@
 """Greedy decoding of one sequence, with and without the drafter; both through the same memories and layers."""
 
-# Shape letters: B block size, X captured layers * hidden.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor
 from dflash_trainer.evaluate.cached_drafter import CachedDrafter
 from dflash_trainer.evaluate.cached_target import CachedTarget
 from dflash_trainer.evaluate.recorded import RecordedStep
-from dflash_trainer.objective.head import HeadProducts
+from dflash_trainer.loss.head import HeadProducts
+from dflash_trainer.pipeline.warmup import DrafterSite
 from dflash_trainer.target import Target
-from dflash_trainer.warmup import DrafterSite
 
 
 @dataclass(frozen=True)
@@ -103,15 +103,15 @@ class Decoder:
 
     def _speculative_step(self) -> Tensor:
         """Draft, verify, move on; returns how many tokens were won, then the target's choices [1 + B]."""
-        block_B = self.drafter.draft(self._token_1, self._start, compiled=self._compiled)
-        logits, states = self.target.forward(block_B[None], self._start, keep=False, compiled=self._compiled)
-        choice_B = logits.argmax(-1)
-        won = (block_B[1:] == choice_B[:-1]).long().cumprod(0).sum() + 1
+        block_K = self.drafter.draft(self._token_1, self._start, compiled=self._compiled)
+        logits, states = self.target.forward(block_K[None], self._start, keep=False, compiled=self._compiled)
+        choice_K = logits.argmax(-1)
+        won = (block_K[1:] == choice_K[:-1]).long().cumprod(0).sum() + 1
         self.target.keep(won)
         self.drafter.append(states, self._start)
         self._start += won
-        self._token_1.copy_(choice_B.index_select(0, (won - 1)[None]))
-        return torch.cat((won[None], choice_B))
+        self._token_1.copy_(choice_K.index_select(0, (won - 1)[None]))
+        return torch.cat((won[None], choice_K))
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor([list(tokens)], dtype=torch.int64, device=self._device)

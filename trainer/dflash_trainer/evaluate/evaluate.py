@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from dflash_trainer import compilation
+from dflash_trainer.checkpoint.trained_drafter import find_trained
 from dflash_trainer.errors import ExitCode, TrainerError
 from dflash_trainer.evaluate.held_out import HeldOut, measure_held_out
 from dflash_trainer.evaluate.real_decoding import RealDecoding, decode_held_out
 from dflash_trainer.files import write_json
-from dflash_trainer.objective.head import PlainHead
+from dflash_trainer.loss.head import PlainHead
+from dflash_trainer.pipeline.warmup import place_drafter
 from dflash_trainer.target import load_target
-from dflash_trainer.trained import find_trained
-from dflash_trainer.warmup import place_drafter
 
 if TYPE_CHECKING:
-    from dflash_trainer.config import Config
+    from dflash_trainer.config.schema import Config
 
 
 @dataclass(frozen=True, kw_only=True)

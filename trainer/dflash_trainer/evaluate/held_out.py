@@ -1,6 +1,6 @@
 """Accept length and acceptance per position on held-out text, all blocks of a batch drafted at once."""
 
-# Shape letters: B rows, S tokens, N blocks, W predicted slots (block size - 1).
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from dflash_trainer.data.arrow import ArrowSamples
 from dflash_trainer.data.batches import Batch, read_batch
 from dflash_trainer.data.plan import BatchPlan
 from dflash_trainer.errors import InputError
+from dflash_trainer.loss.head import HeadProducts, head_loss
+from dflash_trainer.loss.loss import block_inputs, block_labels, weight_rule
 from dflash_trainer.model.anchors import draw_anchors
-from dflash_trainer.objective.head import HeadProducts, head_loss
-from dflash_trainer.objective.loss import block_inputs, block_labels, weight_rule
 from dflash_trainer.pipeline.drafter_worker import without_bad_rows
-from dflash_trainer.pipeline.numbers import seed_for
-from dflash_trainer.progress import Progress
+from dflash_trainer.pipeline.seeds import seed_for
+from dflash_trainer.pipeline.warmup import DrafterSite
+from dflash_trainer.records.progress import Progress
 from dflash_trainer.target import Target
-from dflash_trainer.warmup import DrafterSite
 
 if TYPE_CHECKING:
-    from dflash_trainer.config import Config
+    from dflash_trainer.config.schema import Config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +96,14 @@ def _measure_batch(
 ) -> None:
     objective, shape = config.objective, site.drafter.shape
     block, device = shape.block_size, site.device
-    states_BSX = target.capture(batch.input_ids_BS.to(target.device), batch.lengths_B).to(device)
-    ids_BS = batch.input_ids_BS.to(device)
-    mask_BS, _ = without_bad_rows(states_BSX, batch.loss_mask_BS.to(device))
+    states_BLX = target.capture(batch.input_ids_BL.to(target.device), batch.lengths_B).to(device)
+    ids_BL = batch.input_ids_BL.to(device)
+    mask_BL, _ = without_bad_rows(states_BLX, batch.loss_mask_BL.to(device))
     generator = torch.Generator(device).manual_seed(seed_for(config.runtime.seed, 2, batch.planned.number))
-    anchors_BN, valid_BN = draw_anchors(mask_BS, objective.num_anchors, generator)
-    ids_BU = block_inputs(ids_BS, anchors_BN, valid_BN, mask_token=shape.mask_token_id)
-    hidden = site.drafter(functional.embedding(ids_BU, site.embed), states_BSX, anchors_BN, valid_BN)
-    labels_BNW, supervised_BNW = block_labels(ids_BS, mask_BS, anchors_BN, valid_BN, block=block)
+    anchors_BN, valid_BN = draw_anchors(mask_BL, objective.num_anchors, generator)
+    ids_BU = block_inputs(ids_BL, anchors_BN, valid_BN, mask_token=shape.mask_token_id)
+    hidden = site.drafter(functional.embedding(ids_BU, site.embed), states_BLX, anchors_BN, valid_BN)
+    labels_BNW, supervised_BNW = block_labels(ids_BL, mask_BL, anchors_BN, valid_BN, block=block)
     supervised_NW = supervised_BNW.flatten(0, 1)
     result = head_loss(
         hidden.flatten(0, 1),

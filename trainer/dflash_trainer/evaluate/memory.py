@@ -1,6 +1,6 @@
 """Keys and values of one sequence in tensors of fixed size, so that every decoding step has the same shapes."""
 
-# Shape letters: T new tokens, C capacity, G heads, V key-value heads, E head size.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AttentionMemory:
         self.k_1VCE.index_copy_(2, positions_T, k_1VTE)
         self.v_1VCE.index_copy_(2, positions_T, v_1VTE)
 
-    def attend(self, q_1GTE: Tensor, visible_TC: Tensor) -> Tensor:
+    def attend(self, q_1GTE: Tensor, visible_TP: Tensor) -> Tensor:
         """Grouped-query attention over what is visible, [1, G, T, E].
 
         Heads that share keys become rows of one query, so that no copy of the keys is made for them.
@@ -38,7 +38,7 @@ class AttentionMemory:
         kv_heads = self.k_1VCE.shape[1]
         together = heads // kv_heads
         q = q_1GTE.reshape(1, kv_heads, together * tokens, width)
-        mask = visible_TC.repeat(together, 1)
+        mask = visible_TP.repeat(together, 1)
         mixed = functional.scaled_dot_product_attention(q, self.k_1VCE, self.v_1VCE, attn_mask=mask)
         return mixed.reshape(1, heads, tokens, width)
 

@@ -12,13 +12,13 @@ import torch
 
 from dflash_trainer.data.arrow import ArrowSamples
 from dflash_trainer.evaluate.decoding import Decoded, Decoder
-from dflash_trainer.objective.head import HeadProducts
-from dflash_trainer.progress import Progress
+from dflash_trainer.loss.head import HeadProducts
+from dflash_trainer.pipeline.warmup import DrafterSite
+from dflash_trainer.records.progress import Progress
 from dflash_trainer.target import Target
-from dflash_trainer.warmup import DrafterSite
 
 if TYPE_CHECKING:
-    from dflash_trainer.config import Config
+    from dflash_trainer.config.schema import Config
 
 _TIE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
 """Two logits closer than this may change places when the same product is computed in another shape."""

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from dflash_trainer.checkpoint.tensors import write_tensors
+from dflash_trainer.checkpoint.trained_drafter import TrainedDrafter
+from dflash_trainer.config.target_shape import locate, read_shape
 from dflash_trainer.errors import InputError
 from dflash_trainer.export.check import check_export
 from dflash_trainer.export.config_json import config_json
 from dflash_trainer.files import sync_folder, write_json
 from dflash_trainer.model import build_drafter
 from dflash_trainer.model.shape import drafter_shape
-from dflash_trainer.target_shape import locate, read_shape
-from dflash_trainer.trained import TrainedDrafter
 
 if TYPE_CHECKING:
-    from dflash_trainer.config import Config
+    from dflash_trainer.config.schema import Config
 
 
 @dataclass(frozen=True)

@@ -6,28 +6,28 @@ import torch
 from torch import Tensor
 
 
-def draw_anchors(loss_mask_BS: Tensor, num_anchors: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw_anchors(loss_mask_BL: Tensor, num_anchors: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw exactly `num_anchors` slots a row, uniformly without replacement, in ascending order.
 
     Candidates are positions p where p and p+1 are both supervised. A row with fewer candidates uses all of them;
     its remaining slots come last, at position 0 and with valid False, so that shapes never vary.
 
     Args:
-        loss_mask_BS: nonzero where a token is supervised; on the generator's device.
+        loss_mask_BL: nonzero where a token is supervised; on the generator's device.
     Returns:
         anchors [B, num_anchors] int64 and valid [B, num_anchors] bool.
     """
-    supervised_BS = loss_mask_BS != 0
-    rows, length = supervised_BS.shape
-    candidate_BS = torch.zeros_like(supervised_BS)
-    candidate_BS[:, :-1] = supervised_BS[:, :-1] & supervised_BS[:, 1:]
+    supervised_BL = loss_mask_BL != 0
+    rows, length = supervised_BL.shape
+    candidate_BL = torch.zeros_like(supervised_BL)
+    candidate_BL[:, :-1] = supervised_BL[:, :-1] & supervised_BL[:, 1:]
     # 64-bit draws: two equal draws would favour the earlier position.
-    draw_BS = torch.rand(rows, length, dtype=torch.float64, device=loss_mask_BS.device, generator=generator)
-    draw_BS = draw_BS.masked_fill(~candidate_BS, -1.0)
+    draw_BL = torch.rand(rows, length, dtype=torch.float64, device=loss_mask_BL.device, generator=generator)
+    draw_BL = draw_BL.masked_fill(~candidate_BL, -1.0)
     taken = min(num_anchors, length)
-    best_BN, position_BN = draw_BS.topk(taken, dim=1)
+    best_BN, position_BN = draw_BL.topk(taken, dim=1)
     past_end = torch.where(best_BN >= 0, position_BN, length)
-    anchors_BN = torch.full((rows, num_anchors), length, dtype=torch.int64, device=loss_mask_BS.device)
+    anchors_BN = torch.full((rows, num_anchors), length, dtype=torch.int64, device=loss_mask_BL.device)
     anchors_BN[:, :taken] = past_end.sort(dim=1).values
     valid_BN = anchors_BN < length
     return anchors_BN.masked_fill(~valid_BN, 0), valid_BN

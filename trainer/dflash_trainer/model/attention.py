@@ -4,7 +4,7 @@ CUDA runs flex_attention over the tiles that `mask_tiles` found. CPU has no back
 scaled_dot_product_attention with the dense table of the same mask function.
 """
 
-# Shape letters: R rows, N blocks, Q queries, K keys, G heads, V key-value heads, E head size.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ class Visibility(NamedTuple):
     """What one kind of layer sees in this batch: the dense table on CPU, tile lists on CUDA."""
 
     layout: BlockLayout
-    anchors_RN: Tensor
-    valid_RN: Tensor
+    anchors_BN: Tensor
+    valid_BN: Tensor
     dense: Tensor | None
     tiles: MaskTiles | None
 
 
 FlexAttention = Callable[[Tensor, Tensor, Tensor, Visibility], Tensor]
-"""(q, k, v, visible) to mixed values, all [R, heads, positions, E]."""
+"""(q, k, v, visible) to mixed values, all [B, heads, positions, E]."""
 
 
-def visibility(anchors_RN: Tensor, valid_RN: Tensor, layout: BlockLayout) -> Visibility:
+def visibility(anchors_BN: Tensor, valid_BN: Tensor, layout: BlockLayout) -> Visibility:
     """Prepare the mask of every layer that shares `layout`; once a batch."""
-    if anchors_RN.is_cuda:
-        tiles = mask_tiles(anchors_RN, valid_RN, **layout._asdict())
-        return Visibility(layout, anchors_RN, valid_RN, None, tiles)
-    dense = dense_mask(anchors_RN, valid_RN, **layout._asdict())
-    return Visibility(layout, anchors_RN, valid_RN, dense, None)
+    if anchors_BN.is_cuda:
+        tiles = mask_tiles(anchors_BN, valid_BN, **layout._asdict())
+        return Visibility(layout, anchors_BN, valid_BN, None, tiles)
+    dense = dense_mask(anchors_BN, valid_BN, **layout._asdict())
+    return Visibility(layout, anchors_BN, valid_BN, dense, None)
 
 
-def attend(q_RQGE: Tensor, k_RKVE: Tensor, v_RKVE: Tensor, visible: Visibility, flex: FlexAttention) -> Tensor:
-    """Grouped-query attention; returns [R, Q, G, E]. A query that sees nothing gets zeros.
+def attend(q_BQHE: Tensor, k_BSGE: Tensor, v_BSGE: Tensor, visible: Visibility, flex: FlexAttention) -> Tensor:
+    """Grouped-query attention; returns [B, Q, H, E]. A query that sees nothing gets zeros.
 
     Args:
         flex: runs the tiles of CUDA: `flex_over_tiles`, compiled unless the caller is compiled itself.
     """
-    q, k, v = (x.transpose(1, 2) for x in (q_RQGE, k_RKVE, v_RKVE))
+    q, k, v = (x.transpose(1, 2) for x in (q_BQHE, k_BSGE, v_BSGE))
     if visible.dense is not None:
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible.dense, enable_gqa=True)
     else:
@@ -89,7 +89,7 @@ def flex_over_tiles(q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Ten
         full_q_num_blocks=tiles.full_q_num,
         full_q_indices=tiles.full_q_index,
         BLOCK_SIZE=(TILE, TILE),
-        mask_mod=block_mask_mod(visible.anchors_RN, visible.valid_RN, **layout._asdict()),
+        mask_mod=block_mask_mod(visible.anchors_BN, visible.valid_BN, **layout._asdict()),
     )
     mixed: Tensor = flex_attention(
         q, k, v, block_mask=mask, enable_gqa=True, kernel_options=dict(KERNEL_OPTIONS) or None

@@ -18,8 +18,8 @@ from dflash_trainer.model.drafter import Drafter
 from dflash_trainer.model.shape import drafter_shape
 
 if TYPE_CHECKING:
-    from dflash_trainer.config import Config
-    from dflash_trainer.target_shape import TargetShape
+    from dflash_trainer.config.schema import Config
+    from dflash_trainer.config.target_shape import TargetShape
 
 _INITIAL_STD = 0.02
 

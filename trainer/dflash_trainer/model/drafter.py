@@ -1,6 +1,6 @@
 """The drafter: 11 tensors a layer plus fc and two norms; embedding and head stay the target's."""
 
-# Shape letters: R rows, S context, N blocks, B block size, Q = N*B, U = N+1, D hidden, C captured layers.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -53,48 +53,48 @@ class Drafter(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.num_layers))
         self.norm = Norm(shape.hidden_size)
 
-    def forward(self, embedded_RUD: Tensor, states_RSX: Tensor, anchors_RN: Tensor, valid_RN: Tensor) -> Tensor:
+    def forward(self, embedded_BUD: Tensor, states_BLX: Tensor, anchors_BN: Tensor, valid_BN: Tensor) -> Tensor:
         """Draft all blocks.
 
         Args:
-            embedded_RUD: embeddings of the N anchor tokens, then that of the mask token, which all other slots hold;
+            embedded_BUD: embeddings of the N anchor tokens, then that of the mask token, which all other slots hold;
                 U = N+1.
-            states_RSX: captured states side by side, X = C*D.
-            anchors_RN, valid_RN: as `draw_anchors` gives them.
+            states_BLX: captured states side by side, X = C*D.
+            anchors_BN, valid_BN: as `draw_anchors` gives them.
         Returns:
             normed hidden states of slots 1..B-1, [R, N*(B-1), D], ready for the target's head.
         """
         shape = self.shape
-        context = self.context(states_RSX)  # first: while this large product runs, what is small gets launched
-        cos, sin = self._rope(anchors_RN, states_RSX.shape[1])
-        seen = self._visibilities(anchors_RN, valid_RN, states_RSX.shape[1])
-        x, inputs = self._maybe_compiled(spread_over_slots)(embedded_RUD, shape.block_size), embedded_RUD
+        context = self.context(states_BLX)  # first: while this large product runs, what is small gets launched
+        cos, sin = self._rope(anchors_BN, states_BLX.shape[1])
+        seen = self._visibilities(anchors_BN, valid_BN, states_BLX.shape[1])
+        x, inputs = self._maybe_compiled(spread_over_slots)(embedded_BUD, shape.block_size), embedded_BUD
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
             place = _Place(number == 0, number == shape.num_layers - 1, seen[shape.window_of(number)])
             x = inputs = self._layer(x, inputs, context, layer, cos, sin, place)
         return self._maybe_compiled(rms_norm)(x, self.norm.weight, shape.rms_norm_eps)
 
-    def context(self, states_RSX: Tensor) -> Tensor:
-        """What every layer reads of the target: hidden_norm(fc(states)), [R, S, D]."""
-        reduced = functional.linear(states_RSX.to(self.fc.weight.dtype), self.fc.weight)
+    def context(self, states_BLX: Tensor) -> Tensor:
+        """What every layer reads of the target: hidden_norm(fc(states)), [B, L, D]."""
+        reduced = functional.linear(states_BLX.to(self.fc.weight.dtype), self.fc.weight)
         return self._maybe_compiled(rms_norm)(reduced, self.hidden_norm.weight, self.shape.rms_norm_eps)
 
-    def _rope(self, anchors_RN: Tensor, context: int) -> tuple[Tensor, Tensor]:
+    def _rope(self, anchors_BN: Tensor, context: int) -> tuple[Tensor, Tensor]:
         table = self._maybe_compiled(_rope_of_blocks)
         return table(
-            anchors_RN,
+            anchors_BN,
             context=context,
             block=self.shape.block_size,
             head_dim=self.shape.head_dim,
             theta=self.shape.rope_theta,
         )
 
-    def _visibilities(self, anchors_RN: Tensor, valid_RN: Tensor, context: int) -> dict[int, Visibility]:
+    def _visibilities(self, anchors_BN: Tensor, valid_BN: Tensor, context: int) -> dict[int, Visibility]:
         windows = {self.shape.window_of(number) for number in range(self.shape.num_layers)}
         block = self.shape.block_size
         return {
-            window: visibility(anchors_RN, valid_RN, BlockLayout(context, block, window)) for window in sorted(windows)
+            window: visibility(anchors_BN, valid_BN, BlockLayout(context, block, window)) for window in sorted(windows)
         }
 
     def _layer(
@@ -124,15 +124,15 @@ class Drafter(nn.Module):
         return self.compiler.compiled(function) if self.compiled else function
 
 
-def block_positions(anchors_RN: Tensor, block: int) -> Tensor:
-    """Positions anchor .. anchor+B-1 of every block, [R, N*B]."""
-    return (anchors_RN[..., None] + torch.arange(block, device=anchors_RN.device)).flatten(1)
+def block_positions(anchors_BN: Tensor, block: int) -> Tensor:
+    """Positions anchor .. anchor+B-1 of every block, [B, N*K]."""
+    return (anchors_BN[..., None] + torch.arange(block, device=anchors_BN.device)).flatten(1)
 
 
 def _rope_of_blocks(
-    anchors_RN: Tensor, *, context: int, block: int, head_dim: int, theta: float
+    anchors_BN: Tensor, *, context: int, block: int, head_dim: int, theta: float
 ) -> tuple[Tensor, Tensor]:
-    """Tables of the context's positions followed by the draft slots', each [R, S+Q, head_dim]."""
-    before = torch.arange(context, device=anchors_RN.device).expand(anchors_RN.shape[0], -1)
-    positions = torch.cat((before, block_positions(anchors_RN, block)), dim=1)
+    """Tables of the context's positions followed by the draft slots', each [B, L+Q, head_dim]."""
+    before = torch.arange(context, device=anchors_BN.device).expand(anchors_BN.shape[0], -1)
+    positions = torch.cat((before, block_positions(anchors_BN, block)), dim=1)
     return rope_tables(positions, head_dim=head_dim, theta=theta)

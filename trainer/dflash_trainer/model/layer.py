@@ -3,8 +3,7 @@
 Two functions in turn: projection to queries, keys and values, then attention and MLP.
 """
 
-# Shape letters: R rows, S context, N blocks, B block size, Q = N*B queries, K = S+Q keys, U = N+1 different inputs,
-# D hidden, G heads, V key-value heads, E head size.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 Projected = tuple[Tensor, Tensor, Tensor]
-"""Arguments of attention: queries [R, Q, G, E], keys and values [R, K, V, E]; queries and keys are rotated.
+"""Arguments of attention: queries [B, Q, H, E], keys and values [B, S, G, E]; queries and keys are rotated.
 
 A plain tuple, as every result of a compiled function (see `WorkerCompiler`).
 """
@@ -51,22 +50,22 @@ A plain tuple, as every result of a compiled function (see `WorkerCompiler`).
 def keys_and_values(
     inputs: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Rotated keys and plain values of `inputs` [R, T, D]: two tensors [R, T, V, E]."""
+    """Rotated keys and plain values of `inputs` [B, T, D]: two tensors [B, T, G, E]."""
     k, v = _narrow(inputs, w, head_dim)
     return rotate(rms_norm(k, w.k_norm, eps), cos, sin), v
 
 
 def queries(normed: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float) -> Tensor:
-    """Rotated queries of `normed` [R, Q, D]: [R, Q, G, E]."""
+    """Rotated queries of `normed` [B, Q, D]: [B, Q, H, E]."""
     return rotate(rms_norm(_wide(normed, w, head_dim), w.q_norm, eps), cos, sin)
 
 
 def project(
-    x_RTD: Tensor,
-    context_RSD: Tensor,
+    x_BTD: Tensor,
+    context_BLD: Tensor,
     w: LayerWeights,
-    cos_RKE: Tensor,
-    sin_RKE: Tensor,
+    cos_BSE: Tensor,
+    sin_BSE: Tensor,
     *,
     head_dim: int,
     eps: float,
@@ -75,18 +74,18 @@ def project(
     """Queries of the draft slots; keys and values of the context, which skips the layer norm, and of the slots.
 
     Args:
-        x_RTD: all slots, T = Q. With `block` (the first layer) T = U: the N anchors' and the mask token's, since every
+        x_BTD: all slots, T = Q. With `block` (the first layer) T = U: the N anchors' and the mask token's, since every
             slot but an anchor's is the same mask token; its products are made once and spread over its slots.
     """
-    normed = rms_norm(x_RTD, w.input_norm, eps)
+    normed = rms_norm(x_BTD, w.input_norm, eps)
     own: tuple[Tensor, ...] = (_wide(normed, w, head_dim), *_narrow(normed, w, head_dim))
     if block:
         own = tuple(spread_over_slots(each, block) for each in own)
-    return _rotated(own, _narrow(context_RSD, w, head_dim), w, cos_RKE, sin_RKE, eps)
+    return _rotated(own, _narrow(context_BLD, w, head_dim), w, cos_BSE, sin_BSE, eps)
 
 
 def spread_over_slots(x: Tensor, block: int) -> Tensor:
-    """[R, N+1, ...], the last one the mask's, to [R, N*B, ...]: each anchor's followed by B-1 times the mask's."""
+    """[B, N+1, ...], the last one the mask's, to [B, N*K, ...]: each anchor's followed by B-1 times the mask's."""
     anchors, mask = x[:, :-1, None], x[:, -1:, None]
     masks = mask.expand(-1, anchors.shape[1], block - 1, *x.shape[2:])
     return torch.cat((anchors, masks), dim=2).flatten(1, 2)
@@ -117,9 +116,9 @@ def _rotated(
     )
 
 
-def mix_and_feed(x_RQD: Tensor, mixed_RQGE: Tensor, w: LayerWeights, eps: float) -> Tensor:
+def mix_and_feed(x_BQD: Tensor, mixed_BQHE: Tensor, w: LayerWeights, eps: float) -> Tensor:
     """Output projection, residual, gated MLP, residual."""
-    x = x_RQD + functional.linear(mixed_RQGE.flatten(2), w.o)
+    x = x_BQD + functional.linear(mixed_BQHE.flatten(2), w.o)
     normed = rms_norm(x, w.post_norm, eps)
     hidden = functional.silu(functional.linear(normed, w.gate)) * functional.linear(normed, w.up)
     return x + functional.linear(hidden, w.down)
@@ -132,7 +131,7 @@ def without_first_slot(x: Tensor, block: int) -> Tensor:
 
 
 def attend_and_feed(
-    x_RQD: Tensor,
+    x_BQD: Tensor,
     projected: Projected,
     w: LayerWeights,
     visible: Visibility,
@@ -141,15 +140,15 @@ def attend_and_feed(
     eps: float,
     drop_anchor: bool,
 ) -> Tensor:
-    """Draft slots attend to the context and to their own block, then pass the MLP; returns [R, Q, D].
+    """Draft slots attend to the context and to their own block, then pass the MLP; returns [B, Q, D].
 
     With `drop_anchor` (the last layer) slot 0 is left out of the output: nothing reads it.
     """
     mixed = attend(*projected, visible, flex)
     if drop_anchor:
-        x_RQD = without_first_slot(x_RQD, visible.layout.block)
+        x_BQD = without_first_slot(x_BQD, visible.layout.block)
         mixed = without_first_slot(mixed, visible.layout.block)
-    return mix_and_feed(x_RQD, mixed, w, eps)
+    return mix_and_feed(x_BQD, mixed, w, eps)
 
 
 class Norm(nn.Module):

@@ -7,7 +7,7 @@ compiled: Triton takes minutes to compile the sort. A tile may be called partial
 only slower.
 """
 
-# Shape letters: R rows, N blocks, S context, Q queries, K keys, I query tiles, J key tiles.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -33,54 +33,54 @@ class MaskTiles(NamedTuple):
     full_q_index: Tensor
 
 
-def mask_tiles(anchors_RN: Tensor, valid_RN: Tensor, *, context: int, block: int, window: int) -> MaskTiles:
+def mask_tiles(anchors_BN: Tensor, valid_BN: Tensor, *, context: int, block: int, window: int) -> MaskTiles:
     """Tile lists of `masks.block_mask_mod` with the same arguments."""
-    some_RIJ, full_RIJ = tile_tables(anchors_RN, valid_RN, context=context, block=block, window=window)
-    partial_RIJ = some_RIJ & ~full_RIJ
+    some_BIJ, full_BIJ = tile_tables(anchors_BN, valid_BN, context=context, block=block, window=window)
+    partial_BIJ = some_BIJ & ~full_BIJ
     return MaskTiles(
-        *_ordered(partial_RIJ),
-        *_ordered(full_RIJ),
-        *_ordered(partial_RIJ.transpose(1, 2)),
-        *_ordered(full_RIJ.transpose(1, 2)),
+        *_ordered(partial_BIJ),
+        *_ordered(full_BIJ),
+        *_ordered(partial_BIJ.transpose(1, 2)),
+        *_ordered(full_BIJ.transpose(1, 2)),
     )
 
 
 def tile_tables(
-    anchors_RN: Tensor, valid_RN: Tensor, *, context: int, block: int, window: int
+    anchors_BN: Tensor, valid_BN: Tensor, *, context: int, block: int, window: int
 ) -> tuple[Tensor, Tensor]:
-    """(may hold something, is certainly full), each [R, I, J] bool."""
-    device = anchors_RN.device
-    blocks = anchors_RN.shape[1]
+    """(may hold something, is certainly full), each [B, I, J] bool."""
+    device = anchors_BN.device
+    blocks = anchors_BN.shape[1]
     queries, keys = blocks * block, context + blocks * block
     first_I = torch.arange(0, queries, TILE, device=device)
     last_I = (first_I + TILE - 1).clamp(max=queries - 1)
-    low_RI, high_RI, any_RI, all_RI = _anchor_range(anchors_RN, valid_RN, first_I // block, last_I // block, block)
+    low_BI, high_BI, any_BI, all_BI = _anchor_range(anchors_BN, valid_BN, first_I // block, last_I // block, block)
     start_J = torch.arange(0, keys, TILE, device=device)
     end_J = (start_J + TILE - 1).clamp(max=keys - 1)
 
     context_end_J = end_J.clamp(max=context - 1)
-    some = any_RI[:, :, None] & (start_J < context) & (start_J < high_RI[:, :, None])
-    full = all_RI[:, :, None] & (start_J + TILE <= context) & (end_J < low_RI[:, :, None])
+    some = any_BI[:, :, None] & (start_J < context) & (start_J < high_BI[:, :, None])
+    full = all_BI[:, :, None] & (start_J + TILE <= context) & (end_J < low_BI[:, :, None])
     if window:
-        some = some & (low_RI[:, :, None] - context_end_J < window)
-        full = full & (high_RI[:, :, None] + block - 1 - start_J < window)
+        some = some & (low_BI[:, :, None] - context_end_J < window)
+        full = full & (high_BI[:, :, None] + block - 1 - start_J < window)
     own = _own_tiles(first_I // block, last_I // block, start_J, end_J, context=context, block=block)
-    return some | (own & any_RI[:, :, None]), full
+    return some | (own & any_BI[:, :, None]), full
 
 
 def _anchor_range(
-    anchors_RN: Tensor, valid_RN: Tensor, first_I: Tensor, last_I: Tensor, block: int
+    anchors_BN: Tensor, valid_BN: Tensor, first_I: Tensor, last_I: Tensor, block: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Smallest and largest valid anchor of each query tile, and whether any and all of its blocks are valid."""
     width = TILE // block + 2
-    member_IW = (first_I[:, None] + torch.arange(width, device=first_I.device)).clamp(max=anchors_RN.shape[1] - 1)
+    member_IW = (first_I[:, None] + torch.arange(width, device=first_I.device)).clamp(max=anchors_BN.shape[1] - 1)
     inside_IW = member_IW <= last_I[:, None]
-    valid_RIW = valid_RN[:, member_IW] & inside_IW
-    anchor_RIW = anchors_RN[:, member_IW]
-    big = torch.iinfo(anchors_RN.dtype).max // 4
-    low_RI = anchor_RIW.masked_fill(~valid_RIW, big).amin(-1)
-    high_RI = anchor_RIW.masked_fill(~valid_RIW, -1).amax(-1)
-    return low_RI, high_RI, valid_RIW.any(-1), (valid_RIW | ~inside_IW).all(-1)
+    valid_BIW = valid_BN[:, member_IW] & inside_IW
+    anchor_BIW = anchors_BN[:, member_IW]
+    big = torch.iinfo(anchors_BN.dtype).max // 4
+    low_BI = anchor_BIW.masked_fill(~valid_BIW, big).amin(-1)
+    high_BI = anchor_BIW.masked_fill(~valid_BIW, -1).amax(-1)
+    return low_BI, high_BI, valid_BIW.any(-1), (valid_BIW | ~inside_IW).all(-1)
 
 
 def _own_tiles(first_I: Tensor, last_I: Tensor, start_J: Tensor, end_J: Tensor, *, context: int, block: int) -> Tensor:

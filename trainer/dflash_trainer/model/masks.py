@@ -4,7 +4,7 @@ Keys are the S context positions followed by the N*B draft slots; queries are th
 A block drafts from its anchor: it sees the context strictly before the anchor, and itself.
 """
 
-# Shape letters: R rows of a batch, N blocks, B block size, S context length, Q = N*B queries, K = S+Q keys.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -36,39 +36,39 @@ def not_later_in_block(query: Tensor, key: Tensor, *, context: int, block: int) 
     return (key - context) % block <= query % block
 
 
-def block_mask_mod(anchors_RN: Tensor, valid_RN: Tensor, *, context: int, block: int, window: int) -> MaskMod:
+def block_mask_mod(anchors_BN: Tensor, valid_BN: Tensor, *, context: int, block: int, window: int) -> MaskMod:
     """The drafter's mask as a function of (row, head, query, key); `window` 0 is a full layer.
 
     A full layer is bidirectional inside a block. A sliding layer is causal there, as servers run it.
     A masked block (valid False) sees nothing.
     """
-    last = anchors_RN.shape[1] - 1
+    last = anchors_BN.shape[1] - 1
 
     def full(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         number = (query // block).clamp(max=last)
-        visible = sees_context(anchors_RN[row, number], key, context=context)
+        visible = sees_context(anchors_BN[row, number], key, context=context)
         visible = visible | same_block(query, key, context=context, block=block)
-        return visible & valid_RN[row, number]
+        return visible & valid_BN[row, number]
 
     def sliding(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         number = (query // block).clamp(max=last)
-        anchor = anchors_RN[row, number]
+        anchor = anchors_BN[row, number]
         before = sees_context(anchor, key, context=context)
         before = before & in_window(anchor + query % block, key, window=window)
         own = same_block(query, key, context=context, block=block)
         own = own & not_later_in_block(query, key, context=context, block=block)
         if window < block:
             own = own & in_window(query % block, (key - context) % block, window=window)
-        return (before | own) & valid_RN[row, number]
+        return (before | own) & valid_BN[row, number]
 
     return sliding if window else full
 
 
-def dense_mask(anchors_RN: Tensor, valid_RN: Tensor, *, context: int, block: int, window: int) -> Tensor:
-    """The same mask as a boolean table [R, 1, Q, K], for scaled_dot_product_attention."""
-    device = anchors_RN.device
-    rows, blocks = anchors_RN.shape
-    mask = block_mask_mod(anchors_RN, valid_RN, context=context, block=block, window=window)
+def dense_mask(anchors_BN: Tensor, valid_BN: Tensor, *, context: int, block: int, window: int) -> Tensor:
+    """The same mask as a boolean table [B, 1, Q, S], for scaled_dot_product_attention."""
+    device = anchors_BN.device
+    rows, blocks = anchors_BN.shape
+    mask = block_mask_mod(anchors_BN, valid_BN, context=context, block=block, window=window)
     row = torch.arange(rows, device=device)[:, None, None]
     query = torch.arange(blocks * block, device=device)[None, :, None]
     key = torch.arange(context + blocks * block, device=device)[None, None, :]

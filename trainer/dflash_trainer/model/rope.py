@@ -10,9 +10,9 @@ def rope_tables(positions: Tensor, *, head_dim: int, theta: float) -> tuple[Tens
     """Cosine and sine of every position, fp32.
 
     Args:
-        positions: [R, T] int.
+        positions: [B, T] int.
     Returns:
-        two tensors [R, T, head_dim].
+        two tensors [B, T, head_dim].
     """
     exponent = torch.arange(0, head_dim, 2, dtype=torch.int64, device=positions.device).float() / head_dim
     angle = positions.float()[..., None] * (1.0 / theta**exponent)
@@ -21,7 +21,7 @@ def rope_tables(positions: Tensor, *, head_dim: int, theta: float) -> tuple[Tens
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x [R, T, heads, head_dim] by tables [R, T, head_dim]; computed in fp32, returned in x's type."""
+    """Rotate x [B, T, heads, head_dim] by tables [B, T, head_dim]; computed in fp32, returned in x's type."""
     first, second = x.float().chunk(2, dim=-1)
     turned = torch.cat((-second, first), dim=-1)
     return (x.float() * cos[:, :, None] + turned * sin[:, :, None]).to(x.dtype)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dflash_trainer.needs import check_drafter
+from dflash_trainer.config.requirements import check_drafter
 
 if TYPE_CHECKING:
-    from dflash_trainer.config import DrafterConfig
-    from dflash_trainer.target_shape import TargetShape
+    from dflash_trainer.config.schema import DrafterConfig
+    from dflash_trainer.config.target_shape import TargetShape
 
 
 @dataclass(frozen=True, kw_only=True)

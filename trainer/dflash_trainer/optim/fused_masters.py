@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dflash_trainer.compilation import WorkerCompiler
-from dflash_trainer.config import OptimizerConfig
+from dflash_trainer.config.schema import OptimizerConfig
 from dflash_trainer.optim.fused_step import StepNumbers, fused_step
 from dflash_trainer.optim.masters import Masters
 from dflash_trainer.optim.split_fp32 import join, split

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dflash_trainer.config import OptimizerConfig
+from dflash_trainer.config.schema import OptimizerConfig
 from dflash_trainer.errors import InputError
 from dflash_trainer.optim.small_adamw import SmallAdamW
 

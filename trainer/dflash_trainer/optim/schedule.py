@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dflash_trainer.config import OptimizerConfig
+from dflash_trainer.config.schema import OptimizerConfig
 
 
 def learning_rate(step: int, total: int, config: OptimizerConfig) -> float:

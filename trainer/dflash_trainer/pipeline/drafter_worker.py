@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from dflash_trainer.arriving import Arriving, sent
-from dflash_trainer.config import ObjectiveConfig
+from dflash_trainer.config.schema import ObjectiveConfig
+from dflash_trainer.loss import LossOutput, draft_loss
 from dflash_trainer.model.anchors import draw_anchors
-from dflash_trainer.objective import LossOutput, draft_loss
-from dflash_trainer.pipeline.numbers import seed_for
+from dflash_trainer.pipeline.async_host_copy import AsyncHostCopy, to_device
+from dflash_trainer.pipeline.seeds import seed_for
 from dflash_trainer.pipeline.states_queue import StatesBatch, StatesQueue
 from dflash_trainer.pipeline.threads import enter_worker
 from dflash_trainer.pipeline.worker_use import WorkerUse
 
 if TYPE_CHECKING:
+    from dflash_trainer.loss.head import HeadProducts
     from dflash_trainer.model.drafter import Drafter
-    from dflash_trainer.objective.head import HeadProducts
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -120,17 +120,17 @@ class DrafterWorker:
         for total in self._sums.values():
             total.zero_()
 
-    def forward(self, states_BSX: Tensor, ids_BS: Tensor, mask_BS: Tensor, *, seed: int) -> LossOutput:
+    def forward(self, states_BLX: Tensor, ids_BL: Tensor, mask_BL: Tensor, *, seed: int) -> LossOutput:
         """The objective on one batch, its anchors and noise drawn from `seed`."""
         self._generator.manual_seed(seed)
-        anchors_BN, valid_BN = draw_anchors(mask_BS, self._objective.num_anchors, self._generator)
+        anchors_BN, valid_BN = draw_anchors(mask_BL, self._objective.num_anchors, self._generator)
         return draft_loss(
             self.drafter,
             self._ends.embed_VD,
             self._ends.head,
-            states_BSX,
-            ids_BS,
-            mask_BS,
+            states_BLX,
+            ids_BL,
+            mask_BL,
             anchors_BN,
             valid_BN,
             self._objective,
@@ -167,7 +167,7 @@ class DrafterWorker:
         output, bad_rows = self._masked_forward(item, seed_for(self._seed, 2, number))
         return self._read(item, _measures(output, bad_rows))
 
-    def _read(self, item: StatesBatch, measures: Arriving) -> BatchReport:
+    def _read(self, item: StatesBatch, measures: AsyncHostCopy) -> BatchReport:
         """The report of a batch, once its measures are there."""
         started = time.perf_counter()
         report = _report(item, measures)
@@ -177,9 +177,9 @@ class DrafterWorker:
     def _masked_forward(self, item: StatesBatch, seed: int) -> tuple[LossOutput, Tensor]:
         """Forward with the rows whose states are not finite taken out; returns how many there were."""
         batch = item.loaded.batch
-        ids_BS, mask_BS = sent(batch.input_ids_BS, self.device), sent(batch.loss_mask_BS, self.device)
-        mask_BS, bad_rows = without_bad_rows(item.states_BSX, mask_BS)
-        return self.forward(item.states_BSX, ids_BS, mask_BS, seed=seed), bad_rows
+        ids_BL, mask_BL = to_device(batch.input_ids_BL, self.device), to_device(batch.loss_mask_BL, self.device)
+        mask_BL, bad_rows = without_bad_rows(item.states_BLX, mask_BL)
+        return self.forward(item.states_BLX, ids_BL, mask_BL, seed=seed), bad_rows
 
     def _keep_sum(self) -> None:
         """Sum gradients of several batches in fp32, whatever the replica's type."""
@@ -189,20 +189,20 @@ class DrafterWorker:
             parameter.grad = None
 
 
-def without_bad_rows(states_BSX: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
+def without_bad_rows(states_BLX: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
     """Zero, in place, the states of rows with a value that is not finite; (mask without them, number of such rows)."""
-    bad_B = ~torch.isfinite(states_BSX.sum(dim=(1, 2), dtype=torch.float32))
-    states_BSX.masked_fill_(bad_B[:, None, None], 0.0)
-    return mask_BS.masked_fill(bad_B[:, None], 0), bad_B.sum()
+    bad_B = ~torch.isfinite(states_BLX.sum(dim=(1, 2), dtype=torch.float32))
+    states_BLX.masked_fill_(bad_B[:, None, None], 0.0)
+    return mask_BL.masked_fill(bad_B[:, None], 0), bad_B.sum()
 
 
-def _measures(output: LossOutput, bad_rows: Tensor) -> Arriving:
+def _measures(output: LossOutput, bad_rows: Tensor) -> AsyncHostCopy:
     """loss, weight, accept_len, rows that were not finite, accuracy of each slot."""
     first = torch.stack([output.loss.detach().float(), output.weight.float(), output.accept_len.float(), bad_rows])
-    return Arriving(torch.cat([first, output.accuracy_per_slot.float()]))
+    return AsyncHostCopy(torch.cat([first, output.accuracy_per_slot.float()]))
 
 
-def _report(item: StatesBatch, measures: Arriving) -> BatchReport:
+def _report(item: StatesBatch, measures: AsyncHostCopy) -> BatchReport:
     """Judge whether the batch can be used."""
     loss, weight, accept_len, bad, *slots = measures.read().tolist()
     batch = item.loaded.batch

@@ -13,14 +13,14 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from dflash_trainer.arriving import Arriving
-from dflash_trainer.boxes import Boxes
-from dflash_trainer.config import OptimizerConfig
+from dflash_trainer.config.schema import OptimizerConfig
 from dflash_trainer.optim.clipping import device_scale, host_scale
 from dflash_trainer.optim.fused_masters import make_masters
 from dflash_trainer.optim.masters import Masters
 from dflash_trainer.optim.owners import divide
+from dflash_trainer.pipeline.async_host_copy import AsyncHostCopy
 from dflash_trainer.pipeline.drafter_worker import DrafterWorker
+from dflash_trainer.pipeline.node_group import NodeGroup
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,13 +30,13 @@ class _Norm(NamedTuple):
     """Norm of an owner's part of the summed gradient."""
 
     scalar: Tensor
-    arriving: Arriving
+    arriving: AsyncHostCopy
 
 
 class Exchange:
     """Owners, masters and what moves between replicas. Works in the drafters' own threads."""
 
-    def __init__(self, drafters: Sequence[DrafterWorker], boxes: Boxes, config: OptimizerConfig) -> None:
+    def __init__(self, drafters: Sequence[DrafterWorker], boxes: NodeGroup, config: OptimizerConfig) -> None:
         self._drafters = drafters
         self._boxes = boxes
         self._clip = config.clip
@@ -113,7 +113,7 @@ class Exchange:
 
     def _norm_of_owner(self, owner: int) -> _Norm:
         norm = self.masters[owner].norm()
-        return _Norm(norm, Arriving(norm))
+        return _Norm(norm, AsyncHostCopy(norm))
 
     def _step_behind_norms(self, owner: int, lr: float, weight: float, norms: Sequence[Tensor]) -> None:
         """Launch the step behind the norms of all owners, which nobody has read yet: no device waits for the host."""

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_trainer import compilation
-from dflash_trainer.boxes import Boxes
-from dflash_trainer.config import Config
+from dflash_trainer.config.schema import Config
 from dflash_trainer.data.arrow import ArrowSamples
 from dflash_trainer.data.batches import read_batch
 from dflash_trainer.data.plan import BatchPlan
@@ -20,10 +19,11 @@ from dflash_trainer.data.stream import StreamRange, StreamShape, Work, evaluatio
 from dflash_trainer.pipeline.drafter_worker import BatchReport, DrafterWorker, FrozenEnds
 from dflash_trainer.pipeline.exchange import Exchange
 from dflash_trainer.pipeline.failure import FirstFailure
+from dflash_trainer.pipeline.node_group import NodeGroup
 from dflash_trainer.pipeline.states_queue import QueueClosed, RingShape, StatesQueue
 from dflash_trainer.pipeline.target_worker import TargetWorker
+from dflash_trainer.pipeline.warmup import DrafterSite, Say, place_drafter, warm
 from dflash_trainer.pipeline.worker_use import WorkerUse
-from dflash_trainer.warmup import DrafterSite, Say, place_drafter, warm
 
 if TYPE_CHECKING:
     from dflash_trainer.target import Target
@@ -52,7 +52,7 @@ class TargetUse:
 class Pipeline:
     """Everything that computes. Owner: train(). Threads: one a worker and the prefetcher; close() ends them."""
 
-    def __init__(self, config: Config, targets: Sequence[Target], boxes: Boxes) -> None:
+    def __init__(self, config: Config, targets: Sequence[Target], boxes: NodeGroup) -> None:
         self.config = config
         self.boxes = boxes
         self.targets = targets

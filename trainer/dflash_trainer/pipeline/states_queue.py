@@ -5,7 +5,7 @@ of the drafter, so that the batch the drafter waits for always has room. On CUDA
 drafter's device, allocated once; on CPU the tensor itself is handed over.
 """
 
-# Shape letters: B rows, S tokens, X captured layers * hidden size.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StatesBatch:
     """A batch with its hidden states, on the drafter's device."""
 
     loaded: Loaded
-    states_BSX: Tensor
+    states_BLX: Tensor
     ready: torch.cuda.Event | None
 
 
@@ -62,14 +62,14 @@ class StatesQueue:
         with self._changed:
             return len(self._items)
 
-    def put(self, loaded: Loaded, states_BSX: Tensor) -> None:
+    def put(self, loaded: Loaded, states_BLX: Tensor) -> None:
         """Hand a batch over, waiting for room. Raises QueueClosed."""
         turn = loaded.work.turn
         with self._changed:
             self._changed.wait_for(lambda: turn < self._released + self.depth or self._closed)
             if self._closed:
                 raise QueueClosed
-        item = self._into_ring(loaded, states_BSX) if self._ring is not None else StatesBatch(loaded, states_BSX, None)
+        item = self._into_ring(loaded, states_BLX) if self._ring is not None else StatesBatch(loaded, states_BLX, None)
         with self._changed:
             self._items[turn] = item
             self._changed.notify_all()
@@ -100,17 +100,17 @@ class StatesQueue:
             self._closed = True
             self._changed.notify_all()
 
-    def _into_ring(self, loaded: Loaded, states_BSX: Tensor) -> StatesBatch:
+    def _into_ring(self, loaded: Loaded, states_BLX: Tensor) -> StatesBatch:
         """Copy on a stream of our own, so that the target does not wait for the drafter's queued work."""
         assert self._ring is not None
         slot = loaded.work.turn % self.depth
-        buffer = self._ring[slot][: states_BSX.numel()].view(states_BSX.shape)
-        source = torch.cuda.current_stream(states_BSX.device) if states_BSX.is_cuda else None
+        buffer = self._ring[slot][: states_BLX.numel()].view(states_BLX.shape)
+        source = torch.cuda.current_stream(states_BLX.device) if states_BLX.is_cuda else None
         if source is not None:
             self._copies.wait_stream(source)
         with torch.cuda.stream(self._copies):
             self._copies.wait_event(self._free[slot])
-            buffer.copy_(states_BSX, non_blocking=True)
+            buffer.copy_(states_BLX, non_blocking=True)
             ready = torch.cuda.Event()
             ready.record(self._copies)
         if source is not None:

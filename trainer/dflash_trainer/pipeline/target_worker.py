@@ -53,12 +53,12 @@ class TargetWorker:
             enter_worker(self.target.device)
             while (loaded := self._batches.take()) is not None:
                 started = time.perf_counter()
-                states_BSX = self.target.capture(loaded.batch.input_ids_BS, loaded.batch.lengths_B)
+                states_BLX = self.target.capture(loaded.batch.input_ids_BL, loaded.batch.lengths_B)
                 launched = time.perf_counter()
                 self._finish_device()
                 self.use = self.use.plus(busy=time.perf_counter() - started, host=launched - started)
                 self.tokens += loaded.batch.tokens
-                self._queues[loaded.work.drafter].put(loaded, states_BSX)
+                self._queues[loaded.work.drafter].put(loaded, states_BLX)
         except QueueClosed:
             pass
         except BaseException as error:

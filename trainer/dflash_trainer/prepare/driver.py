@@ -18,7 +18,7 @@ from dflash_trainer.errors import InputError
 from dflash_trainer.files import write_json
 from dflash_trainer.prepare.conversations import BadRow, Conversation, read_conversations
 from dflash_trainer.prepare.tokenization import Sample
-from dflash_trainer.progress import Progress
+from dflash_trainer.records.progress import Progress
 
 Tokenize = Callable[[list[Conversation]], "list[Sample | BadRow]"]
 

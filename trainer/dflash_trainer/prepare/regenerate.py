@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from dflash_trainer.config.target_shape import TargetLocation
 from dflash_trainer.prepare.conversations import Conversation, Message
 from dflash_trainer.prepare.tokenization import ChatTokenizer, Sample
-from dflash_trainer.target_shape import TargetLocation
 
 
 @dataclass(frozen=True, kw_only=True)

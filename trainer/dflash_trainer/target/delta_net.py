@@ -4,7 +4,7 @@ On CUDA the rule itself is flash-linear-attention's kernel. All around it (norm,
 that compiles into a few kernels, so that no other kernel package is needed.
 """
 
-# Shape letters: B rows, S tokens, D hidden, C convolution channels, J key heads, H value heads, E key size, F value.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class DeltaNetState(NamedTuple):
 
 
 class RuleInputs(NamedTuple):
-    """What the delta rule takes: q, k [B,S,J,E] (normed), v [B,S,H,F], log decay and beta [B,S,H]."""
+    """What the delta rule takes: q, k [B,L,G,E] (normed), v [B,L,H,F], log decay and beta [B,L,H]."""
 
     q: Tensor
     k: Tensor
@@ -63,11 +63,11 @@ class RuleInputs(NamedTuple):
 
 
 DeltaRule = Callable[[RuleInputs, Tensor | None, bool], tuple[Tensor, Tensor | None]]
-"""(inputs, memory before, wanted after?) to (output [B,S,H,F], memory after or None)."""
+"""(inputs, memory before, wanted after?) to (output [B,L,H,F], memory after or None)."""
 
 
 def delta_net_inputs(
-    x_BSD: Tensor,
+    x_BLD: Tensor,
     w: DeltaNetWeights,
     heads: DeltaNetSizes,
     sizes: LayerSizes,
@@ -75,8 +75,8 @@ def delta_net_inputs(
     *,
     all_inputs: bool = False,
 ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-    """Everything before the rule: (fields of its inputs, gate z [B,S,H*F], the convolution's last inputs or all)."""
-    normed = rms_norm(x_BSD, w.norm, sizes)
+    """Everything before the rule: (fields of its inputs, gate z [B,L,H*F], the convolution's last inputs or all)."""
+    normed = rms_norm(x_BLD, w.norm, sizes)
     mixed = functional.linear(normed, w.qkv)
     taps = w.conv.shape[-1]
     if before_BTC is None:
@@ -117,13 +117,13 @@ def unit_length(x: Tensor) -> Tensor:
 
 
 def delta_net_outputs(
-    x_BSD: Tensor, mixed_BSHF: Tensor, z_BSX: Tensor, w: DeltaNetWeights, w_mlp: MlpWeights, sizes: LayerSizes
+    x_BLD: Tensor, mixed_BLHF: Tensor, z_BLX: Tensor, w: DeltaNetWeights, w_mlp: MlpWeights, sizes: LayerSizes
 ) -> Tensor:
     """Everything after the rule: gated norm, output projection, MLP."""
-    wide = mixed_BSHF.float()
+    wide = mixed_BLHF.float()
     wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + sizes.eps) * w.out_norm.float()
-    wide = wide * functional.silu(z_BSX.view(mixed_BSHF.shape).float())
-    return mlp(x_BSD + functional.linear(wide.to(x_BSD.dtype).flatten(2), w.out), w_mlp, sizes)
+    wide = wide * functional.silu(z_BLX.view(mixed_BLHF.shape).float())
+    return mlp(x_BLD + functional.linear(wide.to(x_BLD.dtype).flatten(2), w.out), w_mlp, sizes)
 
 
 def reference_delta_rule(

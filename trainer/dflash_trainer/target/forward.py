@@ -1,6 +1,6 @@
 """Runs the target's layers over a padded batch and keeps the captured states."""
 
-# Shape letters: B rows, S tokens, D hidden, X = captured layers * D.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class CaptureForward:
         self._rope: dict[int, tuple[Tensor, Tensor]] = {}
 
     @torch.no_grad()
-    def __call__(self, input_ids_BS: Tensor, into_BSX: Tensor) -> None:
-        """Write the outputs of the captured layers side by side into `into_BSX`."""
-        cos, sin = self._rope_of(input_ids_BS.shape[1])
-        x = functional.embedding(input_ids_BS, self.weights.embed)
+    def __call__(self, input_ids_BL: Tensor, into_BLX: Tensor) -> None:
+        """Write the outputs of the captured layers side by side into `into_BLX`."""
+        cos, sin = self._rope_of(input_ids_BL.shape[1])
+        x = functional.embedding(input_ids_BL, self.weights.embed)
         width = self.plan.shape.hidden_size
         for number in range(self.captured[-1] + 1):
             x = self._layer(x, number, cos, sin)
             if number in self.captured:
                 start = self.captured.index(number) * width
-                into_BSX[:, :, start : start + width].copy_(x)
+                into_BLX[:, :, start : start + width].copy_(x)
 
     def _rope_of(self, length: int) -> tuple[Tensor, Tensor]:
         """Tables of positions 0 .. length-1, made once a length (a CUDA graph may not copy from the host)."""

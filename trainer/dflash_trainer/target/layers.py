@@ -4,7 +4,7 @@ Each function is one compiled region on CUDA, shared by all layers of its kind. 
 every layer is causal, so real tokens never see padding and no mask is needed.
 """
 
-# Shape letters: B rows, S tokens, D hidden, G heads, V key-value heads, E head size, R rotated channels.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -54,55 +54,55 @@ def rms_norm(x: Tensor, weight: Tensor, sizes: LayerSizes) -> Tensor:
     return (wide * (1.0 + weight.float())).to(x.dtype) if sizes.centred else weight * wide.to(x.dtype)
 
 
-def rotate(x_BSGE: Tensor, cos_SR: Tensor, sin_SR: Tensor) -> Tensor:
+def rotate(x_BLHE: Tensor, cos_LR: Tensor, sin_LR: Tensor) -> Tensor:
     """Rotate the first R of E channels (R = E unless the target rotates a part)."""
-    width = cos_SR.shape[-1]
-    turned, rest = x_BSGE[..., :width], x_BSGE[..., width:]
+    width = cos_LR.shape[-1]
+    turned, rest = x_BLHE[..., :width], x_BLHE[..., width:]
     first, second = turned.chunk(2, dim=-1)
-    cos, sin = cos_SR[:, None].to(x_BSGE.dtype), sin_SR[:, None].to(x_BSGE.dtype)
+    cos, sin = cos_LR[:, None].to(x_BLHE.dtype), sin_LR[:, None].to(x_BLHE.dtype)
     turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
     return torch.cat((turned, rest), dim=-1)
 
 
-def mlp(x_BSD: Tensor, w: MlpWeights, sizes: LayerSizes) -> Tensor:
+def mlp(x_BLD: Tensor, w: MlpWeights, sizes: LayerSizes) -> Tensor:
     """x plus the gated MLP of its norm."""
-    normed = rms_norm(x_BSD, w.norm, sizes)
+    normed = rms_norm(x_BLD, w.norm, sizes)
     hidden = functional.silu(functional.linear(normed, w.gate)) * functional.linear(normed, w.up)
-    return x_BSD + functional.linear(hidden, w.down)
+    return x_BLD + functional.linear(hidden, w.down)
 
 
 def project(
-    x_BSD: Tensor, w: AttentionWeights, cos_SR: Tensor, sin_SR: Tensor, sizes: LayerSizes
+    x_BLD: Tensor, w: AttentionWeights, cos_LR: Tensor, sin_LR: Tensor, sizes: LayerSizes
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Queries, keys, values [B, G or V, S, E] and the gate [B, S, G*E] of gated attention."""
-    shape = (*x_BSD.shape[:2], -1, sizes.head_dim)
-    normed = rms_norm(x_BSD, w.norm, sizes)
+    """Queries, keys, values [B, H or G, L, E] and the gate [B, L, H*E] of gated attention."""
+    shape = (*x_BLD.shape[:2], -1, sizes.head_dim)
+    normed = rms_norm(x_BLD, w.norm, sizes)
     q, gate = functional.linear(normed, w.q), None
     if sizes.gated:
-        q, gate = q.view(*x_BSD.shape[:2], -1, 2 * sizes.head_dim).chunk(2, dim=-1)
+        q, gate = q.view(*x_BLD.shape[:2], -1, 2 * sizes.head_dim).chunk(2, dim=-1)
         gate = gate.flatten(2)
     q, k = q.view(shape), functional.linear(normed, w.k).view(shape)
     if w.q_norm is not None and w.k_norm is not None:
         q, k = rms_norm(q, w.q_norm, sizes), rms_norm(k, w.k_norm, sizes)
     v = functional.linear(normed, w.v).view(shape)
-    q, k = rotate(q, cos_SR, sin_SR), rotate(k, cos_SR, sin_SR)
+    q, k = rotate(q, cos_LR, sin_LR), rotate(k, cos_LR, sin_LR)
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), gate
 
 
 def finish(
-    x_BSD: Tensor, mixed_BGSE: Tensor, gate: Tensor | None, w: AttentionWeights, w_mlp: MlpWeights, sizes: LayerSizes
+    x_BLD: Tensor, mixed_BHLE: Tensor, gate: Tensor | None, w: AttentionWeights, w_mlp: MlpWeights, sizes: LayerSizes
 ) -> Tensor:
     """Gate, output projection and MLP, each with its residual."""
-    mixed = mixed_BGSE.transpose(1, 2).flatten(2)
+    mixed = mixed_BHLE.transpose(1, 2).flatten(2)
     if gate is not None:
         mixed = mixed * torch.sigmoid(gate)
-    return mlp(x_BSD + functional.linear(mixed, w.o), w_mlp, sizes)
+    return mlp(x_BLD + functional.linear(mixed, w.o), w_mlp, sizes)
 
 
 def attention_layer(
-    x_BSD: Tensor, w: AttentionWeights, w_mlp: MlpWeights, cos_SR: Tensor, sin_SR: Tensor, sizes: LayerSizes
+    x_BLD: Tensor, w: AttentionWeights, w_mlp: MlpWeights, cos_LR: Tensor, sin_LR: Tensor, sizes: LayerSizes
 ) -> Tensor:
     """A whole causal layer over a padded batch."""
-    q, k, v, gate = project(x_BSD, w, cos_SR, sin_SR, sizes)
+    q, k, v, gate = project(x_BLD, w, cos_LR, sin_LR, sizes)
     mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    return finish(x_BSD, mixed, gate, w, w_mlp, sizes)
+    return finish(x_BLD, mixed, gate, w, w_mlp, sizes)

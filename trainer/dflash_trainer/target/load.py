@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dflash_trainer.config.target_shape import TargetLocation, locate, read_shape
 from dflash_trainer.errors import InputError
 from dflash_trainer.target.fast_path import delta_rule_for
 from dflash_trainer.target.forward import CaptureForward
@@ -22,10 +23,9 @@ from dflash_trainer.target.weights import (
     TensorSource,
     load_weights,
 )
-from dflash_trainer.target_shape import TargetLocation, locate, read_shape
 
 if TYPE_CHECKING:
-    from dflash_trainer.config import Config
+    from dflash_trainer.config.schema import Config
 
 
 def load_target(

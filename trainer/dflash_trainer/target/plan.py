@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from dflash_trainer.config.target_shape import TargetShape
 from dflash_trainer.target.delta_net import DeltaNetSizes
 from dflash_trainer.target.layers import LayerSizes
-from dflash_trainer.target_shape import TargetShape
 
 LayerKind = Literal["attention", "delta_net"]
 
@@ -136,10 +136,10 @@ def plan_of_config(shape: TargetShape, text_config: Any) -> TargetPlan:
     return TargetPlan(shape=shape, kinds=kinds, delta_net=heads, inverse_frequencies=frequencies, rope_scale=scale)
 
 
-def rope_tables(plan: TargetPlan, positions_S: Tensor) -> tuple[Tensor, Tensor]:
+def rope_tables(plan: TargetPlan, positions_L: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine [S, rotated channels], fp32."""
-    inverse = torch.tensor(plan.inverse_frequencies, dtype=torch.float32, device=positions_S.device)
-    angle = positions_S.float()[:, None] * inverse
+    inverse = torch.tensor(plan.inverse_frequencies, dtype=torch.float32, device=positions_L.device)
+    angle = positions_L.float()[:, None] * inverse
     angle = torch.cat((angle, angle), dim=-1)
     return angle.cos() * plan.rope_scale, angle.sin() * plan.rope_scale
 

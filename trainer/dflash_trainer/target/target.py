@@ -1,6 +1,6 @@
 """The frozen target on one device."""
 
-# Shape letters: B rows, S tokens, X = captured layers * hidden.
+# Tensor letters: see dflash_trainer.model.
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dflash_trainer.target.content import content_of
+from dflash_trainer.config.target_shape import TargetShape
+from dflash_trainer.target.content_hash import content_of
 from dflash_trainer.target.forward import CaptureForward
 from dflash_trainer.target.graphs import GraphedForward
 from dflash_trainer.target.plan import TargetPlan
 from dflash_trainer.target.weights import TargetWeights
-from dflash_trainer.target_shape import TargetShape
 
 
 class Target:
@@ -85,20 +85,20 @@ class Target:
         del both
 
     @torch.no_grad()
-    def capture(self, input_ids_BS: Tensor, lengths_B: Tensor | None = None) -> Tensor:
+    def capture(self, input_ids_BL: Tensor, lengths_B: Tensor | None = None) -> Tensor:
         """Hidden states of the captured layers, side by side.
 
         Args:
-            input_ids_BS: padded on the right; on the CPU or the target's device.
+            input_ids_BL: padded on the right; on the CPU or the target's device.
             lengths_B: unused tokens start here; since every layer is causal they change nothing before them, so
                 this is only for the caller's books.
         Returns:
-            [B, S, X] in the target's type, a new tensor; states of padding are meaningless.
+            [B, L, X] in the target's type, a new tensor; states of padding are meaningless.
         """
-        input_ids_BS = input_ids_BS.to(self.device, non_blocking=True)
-        states = torch.empty(*input_ids_BS.shape, self.width, dtype=self.dtype, device=self.device)
-        if self.graphs is not None and self.graphs.covers(input_ids_BS):
-            self.graphs.replay(input_ids_BS, states)
+        input_ids_BL = input_ids_BL.to(self.device, non_blocking=True)
+        states = torch.empty(*input_ids_BL.shape, self.width, dtype=self.dtype, device=self.device)
+        if self.graphs is not None and self.graphs.covers(input_ids_BL):
+            self.graphs.replay(input_ids_BL, states)
         else:
-            self.forward(input_ids_BS, states)
+            self.forward(input_ids_BL, states)
         return states

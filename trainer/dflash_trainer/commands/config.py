@@ -1,0 +1,34 @@
+"""The verb `config`: what a configuration comes to, without loading anything."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+
+from dflash_trainer.config.requirements import needs_of
+from dflash_trainer.config.schema import Config
+
+HELP = "show the resolved configuration and what it needs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--json for machines."""
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def run(arguments: argparse.Namespace, config: Config) -> None:
+    """Print the configuration and its needs."""
+    needs = needs_of(config)
+    if arguments.json:
+        print(json.dumps({"ok": True, "config": config.to_dict(), "needs": needs}))
+        return
+    for section, values in config.to_dict().items():
+        print(f"[{section}]")
+        for key, value in values.items():
+            print(f"{key} = {json.dumps(value)}")
+        print()
+    size = needs["checkpoint_bytes"]
+    workers = f"{needs['target_workers']} target and {needs['drafter_workers']} drafter workers"
+    checkpoint = f"{math.ceil(size / 1e6)} MB a checkpoint" if size else "checkpoint size unknown without the weights"
+    print(f"needs {workers}, {needs['gpus']} GPUs, {checkpoint}")

@@ -1,0 +1,98 @@
+"""What a configuration needs of a box, worked out without torch: workers, GPUs, paths, checkpoint size."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from dflash_trainer.config.schema import Config, DrafterConfig
+from dflash_trainer.config.target_shape import TargetShape, locate, read_shape
+from dflash_trainer.errors import ConfigError, InputError
+
+_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def needs_of(config: Config) -> dict[str, Any]:
+    """Facts for whoever places the run. The target may be absent here; then target_path and the size are null."""
+    shape, path = checked_target(config)
+    gpus = [device for device in config.devices if device != "cpu"]
+    return {
+        "target_workers": len(config.target.devices),
+        "drafter_workers": len(config.drafter.devices),
+        "devices": list(config.devices),
+        "gpus": len(gpus),
+        "target_path": path,
+        "data_path": config.data.path or None,
+        "eval_path": config.data.eval_path or None,
+        "checkpoint_bytes": checkpoint_bytes(config, shape) if shape is not None else None,
+    }
+
+
+def checked_target(config: Config) -> tuple[TargetShape | None, str | None]:
+    """The target's shape and path, None where it is not on this machine. Raises ConfigError when it does not fit."""
+    try:
+        location = locate(config.target.path)
+        shape = read_shape(location)
+    except InputError:
+        scheme = config.target.path.startswith(("package:", "random:"))
+        return None, None if scheme else config.target.path
+    check_against_target(config, shape)
+    return shape, str(location.path) if location.path else config.target.path
+
+
+def check_against_target(config: Config, shape: TargetShape) -> None:
+    """What only the target can tell. Raises ConfigError."""
+    check_drafter(config.drafter, shape)
+    longest = config.data.buckets[-1]
+    if shape.max_positions and longest > shape.max_positions:
+        reason = f"the target was made for {shape.max_positions} positions"
+        raise ConfigError("data.buckets", longest, reason, "use shorter buckets")
+
+
+def check_drafter(drafter: DrafterConfig, shape: TargetShape) -> None:
+    """The drafter section with the target's values where it has none of its own. Raises ConfigError."""
+    drafter.captured_layers(shape.num_layers)
+    mask = drafter.mask_token_id
+    if mask >= shape.vocab_size:
+        reason = f"the target's embedding has {shape.vocab_size} rows"
+        raise ConfigError("drafter.mask_token_id", mask, reason, "use a reserved id inside it")
+    if mask == shape.pad_token_id:
+        raise ConfigError("drafter.mask_token_id", mask, "the target pads with it", "use a reserved id of its own")
+    heads, kv_heads = drafter.num_heads or shape.num_heads, drafter.num_kv_heads or shape.num_kv_heads
+    if heads % kv_heads:
+        raise ConfigError("drafter.num_kv_heads", kv_heads, f"does not divide {heads} heads", "set both")
+
+
+def parameters_of(config: Config, shape: TargetShape) -> int:
+    """Weights of the drafter: fc, two norms and eleven tensors a layer."""
+    drafter = config.drafter
+    hidden = shape.hidden_size
+    heads, kv_heads = drafter.num_heads or shape.num_heads, drafter.num_kv_heads or shape.num_kv_heads
+    head_dim = drafter.head_dim or shape.head_dim
+    intermediate = drafter.intermediate_size or shape.intermediate_size
+    captured = len(drafter.captured_layers(shape.num_layers))
+    attention = 2 * hidden * head_dim * (heads + kv_heads) + 2 * head_dim
+    layer = attention + 3 * hidden * intermediate + 2 * hidden
+    return captured * hidden * hidden + 2 * hidden + drafter.num_layers * layer
+
+
+def checkpoint_bytes(config: Config, shape: TargetShape) -> int:
+    """Bytes of a checkpoint: weights, fp32 masters and the optimizer's moments."""
+    moments = 1 if config.optimizer.kind == "muon" else 2
+    state = 4 if config.optimizer.kind == "muon" else _BYTES[config.optimizer.state_dtype]
+    each = _BYTES[config.drafter.dtype] + 4 + moments * state
+    return parameters_of(config, shape) * each + (1 << 20)
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Refuse to start when the mount that `folder` will be on cannot take one checkpoint. Raises InputError."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    stats = os.statvfs(existing)
+    free = stats.f_bavail * stats.f_frsize
+    if free < needed:
+        raise InputError(
+            f"{folder}: {free / 1e9:.2f} GB free on its mount, one checkpoint takes {needed / 1e9:.2f} GB",
+            "free space there, or give another --run-dir",
+            name="disk_full",
+        )

@@ -1,0 +1,35 @@
+"""Passes over a chunk of logits: one to read what the loss needs, one to put its gradient in their place."""
+
+# Tensor letters: see dflash_trainer.model.
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def row_terms(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probability of the label, log-sum-exp, and the likeliest token (the first of equals) of each row."""
+    if logits_MV.is_cuda:
+        from dflash_trainer.loss.vocabulary_cuda import row_terms_cuda
+
+        return row_terms_cuda(logits_MV, labels_M)
+    wide = _wide(logits_MV)
+    lse = wide.logsumexp(-1)
+    return wide.gather(-1, labels_M[:, None])[:, 0] - lse, lse, wide.argmax(-1)
+
+
+def logits_gradient_(logits_MV: Tensor, labels_M: Tensor, lse_M: Tensor, weight_M: Tensor) -> Tensor:
+    """Overwrite the logits with weight x (softmax - one-hot) and return them."""
+    if logits_MV.is_cuda:
+        from dflash_trainer.loss.vocabulary_cuda import logits_gradient_cuda_
+
+        return logits_gradient_cuda_(logits_MV, labels_M, lse_M, weight_M)
+    probability = _wide(logits_MV).sub(lse_M[:, None]).exp_()
+    probability[torch.arange(len(labels_M)), labels_M] -= 1.0
+    return logits_MV.copy_(probability.mul_(weight_M[:, None]))
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """At least fp32."""
+    return logits.float() if logits.dtype.itemsize < 4 else logits

@@ -1,0 +1,212 @@
+"""Compiles, autotunes and records everything a run will use, one (device, shape) after another, before threads start.
+
+A thread that compiles while another runs is where races live, and a shape first seen in the middle of a run costs
+seconds and memory. So the main thread runs every worker's work once for every bucket, forward and backward.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dflash_trainer import compilation
+from dflash_trainer.loss import draft_loss
+from dflash_trainer.loss.head import HeadProducts
+from dflash_trainer.loss.loss import prepared_head
+from dflash_trainer.model import Drafter, build_drafter
+from dflash_trainer.model.anchors import draw_anchors
+from dflash_trainer.optim.fused_masters import make_masters
+from dflash_trainer.optim.owners import divide
+from dflash_trainer.target import Target, load_target
+
+if TYPE_CHECKING:
+    from dflash_trainer.config.schema import Config
+
+Say = Callable[[str], None]
+
+
+class DrafterSite(NamedTuple):
+    """A drafter on its device, with the target's two ends there."""
+
+    drafter: Drafter
+    device: torch.device
+    embed: Tensor
+    head: Tensor | HeadProducts
+
+
+@dataclass(frozen=True)
+class ShapeTime:
+    """One step of the warm-up."""
+
+    device: str
+    worker: str
+    bucket: int
+    seconds: float
+
+
+class _Step(NamedTuple):
+    worker: str
+    device: torch.device
+    bucket: int
+    what: str
+    run: Callable[[], None]
+
+
+def warm(
+    config: Config, targets: Sequence[Target], drafters: Sequence[DrafterSite], *, say: Say = print
+) -> list[ShapeTime]:
+    """Run every worker once on every bucket, in this thread.
+
+    Afterwards no call of a run compiles: `compilation.forbid_recompiles()` may be set. Gradients are cleared.
+    Raises CompileError when something does not compile.
+    """
+    compilation.install_guards()
+    compilation.configure_thread(len(config.data.buckets))
+    steps = [*_target_steps(config, targets), *_drafter_steps(config, drafters)]
+    times, doing = [], "compiling" if compiles(config) else "running"
+    for number, step in enumerate(steps, start=1):
+        where = f"{number}/{len(steps)} {step.worker} {step.device} S={step.bucket} {step.what}"
+        say(f"{doing} {where}")
+        started = time.perf_counter()
+        with compilation.named_compile_failures():
+            step.run()
+        _finish(step.device)
+        seconds = time.perf_counter() - started
+        times.append(ShapeTime(str(step.device), step.worker, step.bucket, round(seconds, 3)))
+        say(f"warmup {where} {seconds:.1f} s")
+    return times
+
+
+def compiles(config: Config) -> bool:
+    """Tell whether this configuration compiles or tunes anything: on GPUs always."""
+    return config.runtime.compile or any(device != "cpu" for device in config.devices)
+
+
+def run_warmup(config: Config, report: Path, *, say: Say = print) -> dict[str, Any]:
+    """Load every worker's model, warm all shapes and write the report; the `warmup` verb.
+
+    The cache folders come from the environment and must have been set before torch was imported.
+    """
+    started = time.perf_counter()
+    before = compilation.cache_counters()
+    targets = [load_target(config, device) for device in config.target.devices]
+    drafters = [place_drafter(config, targets[0], device) for device in config.drafter.devices]
+    loaded = time.perf_counter()
+    shapes = warm(config, targets, drafters, say=say)
+    warm_optimizer(config, drafters, say=say)
+    counters = {name: value - before[name] for name, value in compilation.cache_counters().items()}
+    result = {
+        "ok": True,
+        "seconds": round(time.perf_counter() - loaded, 3),
+        "load_seconds": round(loaded - started, 3),
+        "shapes": [asdict(shape) for shape in shapes],
+        "counters": counters,
+        "misses": counters["fxgraph_cache_miss"] + counters["autograd_cache_miss"],
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+    }
+    _write_atomically(report, result)
+    return result
+
+
+def warm_optimizer(config: Config, drafters: Sequence[DrafterSite], *, say: Say = print) -> None:
+    """Compile the update of every part of the weights; a run does that when it makes its masters."""
+    parts = divide({name: p.numel() for name, p in drafters[0].drafter.named_parameters()}, len(drafters))
+    for number, (site, names) in enumerate(zip(drafters, parts, strict=True)):
+        if site.device.type == "cuda":
+            say(f"compiling optimizer[{number}] {site.device}")
+            _enter(site.device)
+            weights = dict(site.drafter.named_parameters())
+            with compilation.named_compile_failures():
+                make_masters(
+                    {name: weights[name] for name in names},
+                    config.optimizer,
+                    borrows=len(drafters) == 1,
+                    compiler=site.drafter.compiler,
+                )
+            _finish(site.device)
+
+
+def place_drafter(config: Config, target: Target, device: str) -> DrafterSite:
+    """A fresh drafter and the target's two ends on `device`, in the drafter's type."""
+    place, dtype = torch.device(device), getattr(torch, config.drafter.dtype)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    drafter = build_drafter(config, target.shape).to(device=place, dtype=dtype)
+    embed = target.embed_weight.to(device=place, dtype=dtype)
+    head = embed if target.head_weight is target.embed_weight else target.head_weight.to(device=place, dtype=dtype)
+    return DrafterSite(drafter, place, embed, prepared_head(head, config.objective, drafter.compiler))
+
+
+def _target_steps(config: Config, targets: Sequence[Target]) -> Iterator[_Step]:
+    for number, target in enumerate(targets):
+        for bucket in config.data.buckets:
+
+            def run(target: Target = target, bucket: int = bucket) -> None:
+                _enter(target.device)
+                target.warm(config.data.batch_size(bucket), bucket)
+
+            yield _Step(f"target[{number}]", target.device, bucket, "forward", run)
+
+
+def _drafter_steps(config: Config, drafters: Sequence[DrafterSite]) -> Iterator[_Step]:
+    for number, site in enumerate(drafters):
+        for bucket in config.data.buckets:
+
+            def run(site: DrafterSite = site, bucket: int = bucket) -> None:
+                _enter(site.device)
+                _forward_and_backward(config, site, config.data.batch_size(bucket), bucket)
+
+            yield _Step(f"drafter[{number}]", site.device, bucket, "forward+backward", run)
+
+
+def _forward_and_backward(config: Config, site: DrafterSite, rows: int, length: int) -> None:
+    """One batch as the drafter worker sees it: its types and shapes, any values."""
+    shape = site.drafter.shape
+    generator = torch.Generator(site.device).manual_seed(0)
+    width = len(shape.target_layer_ids) * shape.hidden_size
+    dtype = getattr(torch, config.target.dtype)
+    states = torch.randn(rows, length, width, device=site.device, dtype=dtype, generator=generator)
+    input_ids = torch.zeros(rows, length, dtype=torch.int64, device=site.device)
+    loss_mask = torch.ones(rows, length, dtype=torch.bool, device=site.device)
+    anchors, valid = draw_anchors(loss_mask, config.objective.num_anchors, generator)
+    output = draft_loss(
+        site.drafter,
+        site.embed,
+        site.head,
+        states,
+        input_ids,
+        loss_mask,
+        anchors,
+        valid,
+        config.objective,
+        generator=generator,
+    )
+    output.loss.backward()  # type: ignore[no-untyped-call]
+    site.drafter.zero_grad(set_to_none=True)
+
+
+def _enter(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _write_atomically(file: Path, value: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    aside = file.with_name(f".{file.name}.{os.getpid()}")
+    aside.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    aside.replace(file)

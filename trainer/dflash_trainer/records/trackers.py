@@ -1,0 +1,120 @@
+"""wandb and TensorBoard, each optional, neither able to stop a run or to wait at a prompt."""
+
+from __future__ import annotations
+
+import netrc
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from dflash_trainer.config.schema import Config, LoggingConfig
+
+Say = Callable[[str], None]
+
+
+class Tracker(Protocol):
+    """Takes numbers of a step."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def open_trackers(config: Config, folder: Path, say: Say) -> list[Tracker]:
+    """The configured trackers; one that cannot start is named and left out."""
+    trackers: list[Tracker] = []
+    mode = wandb_mode(config.logging, say)
+    openers: list[Callable[[], Tracker]] = []
+    if mode != "disabled":
+        openers.append(lambda: WandbTracker(config, folder, mode))
+    if config.logging.tensorboard:
+        openers.append(lambda: TensorboardTracker(folder / "tensorboard"))
+    for opener in openers:
+        try:
+            trackers.append(Guarded(opener(), say))
+        except Exception as error:
+            say(f"tracker left out: {type(error).__name__}: {error}")
+    return trackers
+
+
+def wandb_mode(logging: LoggingConfig, say: Say) -> str:
+    """disabled, offline or online, decided before anything can ask: online needs a key."""
+    if logging.wandb == "online" and not _has_wandb_key():
+        say("wandb: no WANDB_API_KEY and no entry in .netrc, so this run is logged offline (wandb sync sends it later)")
+        return "offline"
+    return logging.wandb
+
+
+class Guarded:
+    """A tracker whose failures are said once and then ignored."""
+
+    def __init__(self, tracker: Tracker, say: Say) -> None:
+        self._tracker = tracker
+        self._say = say
+        self._failed = False
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Pass on, unless it failed before."""
+        if not self._failed:
+            self._try(lambda: self._tracker.log(step, values))
+
+    def close(self) -> None:
+        """Finish what is buffered."""
+        self._try(self._tracker.close)
+
+    def _try(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            self._failed = True
+            self._say(f"{type(self._tracker).__name__} stopped: {type(error).__name__}: {error}")
+
+
+class WandbTracker:
+    """A wandb run in the given mode; its files go under the run's folder."""
+
+    def __init__(self, config: Config, folder: Path, mode: str) -> None:
+        import wandb
+
+        settings = wandb.Settings(console="off", init_timeout=60, disable_git=True, quiet=True)
+        self._run: Any = wandb.init(
+            project=config.logging.wandb_project,
+            name=os.environ.get("DFLASH_RUN_ID", folder.name),
+            mode=mode,  # type: ignore[arg-type]
+            dir=str(folder),
+            config=config.to_dict(),
+            settings=settings,
+        )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class TensorboardTracker:
+    """TensorBoard event files."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _has_wandb_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("//")[-1].split("/")[0]
+    try:
+        return netrc.netrc().authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
