@@ -89,7 +89,7 @@ class Life:
         """The one cache folder, and what proved it last."""
         file = next((self.root / "caches").glob("*/cache.json"))
         record = json.loads(file.read_text(encoding="utf-8"))
-        proof: dict[str, Any] = max(record["shapes"].values(), key=lambda shape: shape.get("proved_at", ""))
+        proof: dict[str, Any] = max(record["shapes"].values(), key=lambda shape: shape.get("checked_at", ""))
         return file.parent, proof
 
 

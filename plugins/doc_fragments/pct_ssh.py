@@ -1,4 +1,4 @@
-"""Every option of the builtin ssh connection, with the few defaults that a way through `pct exec` needs."""
+"""Options of the builtin ssh connection, with the defaults that a connection through `pct exec` needs."""
 from __future__ import annotations
 
 from typing import Any
@@ -6,26 +6,26 @@ from typing import Any
 import yaml
 from ansible.plugins.connection import ssh
 
-# option -> default that differs from the builtin plugin's
+# Option -> default that differs from the builtin plugin's
 DEFAULTS: dict[str, Any] = {
     "pipelining": True,
     "use_tty": False,
     "ssh_transfer_method": "piped",
     "ssh_args": "-o ControlMaster=auto -o ControlPersist=300s -o ServerAliveInterval=15 -o ServerAliveCountMax=8",
 }
-# ansible-doc wants a description of each option; these have none where the builtin plugin declares them
+# ansible-doc requires a description of each option, and the builtin plugin describes these elsewhere
 DESCRIPTIONS = {
     "pipelining": "Send modules through standard input instead of copying them first; on by default here.",
-    "sftp_batch_mode": "Not used here, files travel through the container's own pipe.",
+    "sftp_batch_mode": "Not used here, files are sent through the pipe of `pct exec`.",
 }
 
 
 def inherited_options() -> dict[str, Any]:
-    """Return the builtin plugin's options as its own documentation declares them, with our defaults."""
+    """Return the options that the builtin plugin documents, with the defaults of this connection."""
     options: dict[str, Any] = yaml.safe_load(ssh.DOCUMENTATION)["options"]
     for name, default in DEFAULTS.items():
         options[name]["default"] = default
-        # settings of ansible.cfg that are meant for plain ssh must not undo what pct needs
+        # Settings in ansible.cfg for plain ssh must not override what pct needs
         if name in ("use_tty", "ssh_transfer_method"):
             for source in ("env", "ini", "vars"):
                 options[name].pop(source, None)
@@ -36,6 +36,6 @@ def inherited_options() -> dict[str, Any]:
 
 
 class ModuleDocFragment:
-    """What `extends_documentation_fragment: pct_ssh` takes in."""
+    """Options for `extends_documentation_fragment: pct_ssh`."""
 
     DOCUMENTATION = yaml.safe_dump({"options": inherited_options()}, sort_keys=False)

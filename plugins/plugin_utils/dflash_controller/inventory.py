@@ -209,15 +209,15 @@ def wheelhouse_problems(value: Any) -> list[str]:
 
 
 def archive_problems(path: Path) -> list[str]:
-    """Want an archive of a compile cache, whole, with its note beside it."""
+    """Return the problems of an archive of a compile cache and its metadata file."""
     if not path.is_file():
-        return ["is no file on the controller; give an archive that -e compile_cache_fetch=FOLDER brought"]
+        return ["is not a file on the controller; give an archive fetched with -e compile_cache_fetch=FOLDER"]
     recorded = cache_archive.read_metadata(path).get("sha256")
     if not recorded:
         name = cache_archive.metadata_path(path).name
-        return [f"has no note {name} beside it; keep the two files of an archive together"]
+        return [f"has no metadata file {name}; keep both files of an archive together"]
     if files.file_sha256(path) != recorded:
-        return ["is damaged: its sha256 is not the one of its note; fetch it again, or prewarm without it"]
+        return ["is damaged: its sha256 differs from its metadata file; fetch it again, or prewarm without it"]
     return []
 
 

@@ -18,7 +18,7 @@ from dflash_ops.history import known_good
 from dflash_ops.monitor import status
 from dflash_ops.operations import downtime, ensure_run, rollback
 from dflash_ops.run import trainer_command
-from module_arguments import want
+from module_arguments import run_params
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 
@@ -47,7 +47,7 @@ def place(box: Box) -> CacheKey:
 
 def test_a_run_that_will_be_down_for_a_prewarm_is_told_before_it_is_stopped(box: Box) -> None:
     run = start_training(box)
-    said = ensure_run.before_stop(box.layout, want(), check_mode=False)["message"]
+    said = ensure_run.before_stop(box.layout, run_params(), check_mode=False)["message"]
     assert f"\nrun {run.run_id} is down from the stop to the launch: the compile cache is cold" in said
     assert said.endswith("none was made on this box yet, so how long is not known")
     assert box.state() == "running"

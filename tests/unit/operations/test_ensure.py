@@ -18,13 +18,13 @@ from dflash_ops.history import known_good, run_history
 from dflash_ops.monitor import status
 from dflash_ops.operations import ensure_cache, ensure_run, ensure_stopped, health_check, rollback
 from dflash_ops.run import launch, metrics, run_processes, runs
-from module_arguments import cache_params, want
+from module_arguments import cache_params, run_params
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 
 
 def ensure(box: Box, *overrides: str, check_mode: bool = False, **more: Any) -> dict[str, Any]:
-    return ensure_run.ensure(box.layout, want(*overrides, **more), check_mode=check_mode)
+    return ensure_run.ensure(box.layout, run_params(*overrides, **more), check_mode=check_mode)
 
 
 def test_launch_is_a_change_and_its_record_is_whole(box: Box) -> None:
@@ -98,7 +98,7 @@ def test_case_p1_drift_is_named_and_launch_refused(box: Box) -> None:
 
 def test_what_speaks_against_a_launch_is_told_before_a_run_is_stopped_for_it(box: Box) -> None:
     living_run = runs.load(box.layout, ensure(box)["run_id"])
-    asked = want("optimizer.lr=2", allow_cold=False)
+    asked = run_params("optimizer.lr=2", allow_cold=False)
     told = ensure_run.before_stop(box.layout, asked, check_mode=False)
     assert told["changed"] is False
     assert told["message"].startswith("every look is fine: it can be launched")

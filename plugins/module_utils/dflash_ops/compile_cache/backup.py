@@ -1,4 +1,4 @@
-"""The old cache stays until the new one is proved: it waits beside it, and comes back when that fails or is killed."""
+"""Backup of a cache while its replacement is built, restored when that fails or is killed."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ SUFFIX = ".before"
 
 
 def path_of(folder: Path) -> Path:
-    """Return key the cache in `folder` waits while a new one is made."""
+    """Return the path of the backup of `folder`."""
     return folder.with_name(folder.name + SUFFIX)
 
 
 @contextlib.contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """Make room for a new cache in `folder`; yield key the old one waits until the block worked.
+    """Move the cache in `folder` to its backup and yield the backup's path.
 
-    The block ends with a written record, or raises: then the old one is put back. What it wants to keep of the old
-    one it moves away itself.
+    The block builds the new cache and writes its record. When it raises, the backup is restored, otherwise deleted.
+    The block may move files out of the backup to keep them.
     """
-    old = path_of(folder)
+    backup = path_of(folder)
     if folder.is_dir():
-        os.rename(folder, old)
+        os.rename(folder, backup)
     try:
-        yield old
+        yield backup
     except BaseException:
         restore(folder)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(backup, ignore_errors=True)
 
 
 def restore(folder: Path) -> None:
-    """Let the old cache take its place again."""
-    old = path_of(folder)
-    if old.is_dir():
+    """Replace `folder` by its backup, if there is one."""
+    backup = path_of(folder)
+    if backup.is_dir():
         shutil.rmtree(folder, ignore_errors=True)
-        os.rename(old, folder)
+        os.rename(backup, folder)
 
 
 def recover(folder: Path) -> bool:
-    """Clean up after a replacement that was killed; tell whether the old cache came back."""
-    old = path_of(folder)
-    if not old.is_dir():
+    """Clean up after a replacement that was killed; return whether the backup was restored."""
+    backup = path_of(folder)
+    if not backup.is_dir():
         return False
     if manifest.read_record(folder).get("shapes"):
-        shutil.rmtree(old)
+        shutil.rmtree(backup)
         return False
     restore(folder)
     return True

@@ -1,4 +1,4 @@
-"""What lies in a compile cache, against the record that a proof left there."""
+"""Files of a compile cache, compared with the record that the cache check wrote (`cache.json`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..core import files
 
 RECORD = "cache.json"
 TEMPORARY_SUFFIXES = (".lock", ".tmp")
-# Which configuration of a Triton kernel was the fastest. Where inductor tries variants of a reduction at every start,
-# it measures them again in each process and writes the file anew: other bytes are no damage.
+# Inductor's choice of the fastest configuration of a Triton kernel. For variants of a reduction it measures again in
+# each process and rewrites the file, so changed bytes are not damage.
 REMEASURED = ".best_config"
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Return cache.json; empty when there is none, or when it is damaged itself."""
+    """Return cache.json; empty when it is missing or malformed."""
     value = files.read_json(folder / RECORD)
     return value if isinstance(value, dict) and _well_formed(value) else {}
 
@@ -43,16 +43,17 @@ def _is_row(row: Any) -> bool:
 
 
 def has_files(folder: Path) -> bool:
+    """Return whether the cache has any content."""
     return folder.is_dir() and any(True for _ in content_files(folder))
 
 
 def content_files(folder: Path) -> Iterator[Path]:
-    """Yield the files that hold something: no locks, no half-written ones, not the record."""
+    """Yield the files of the cache, without locks, temporary files, symlinks and the record."""
     for path in files.walk_files(folder):
         below = path.relative_to(folder)
-        if path.is_symlink() or path.name == RECORD or path.name.endswith(TEMPORARY_SUFFIXES) or "locks" in below.parts:
-            continue
-        yield path
+        temporary = path.name.endswith(TEMPORARY_SUFFIXES) or "locks" in below.parts
+        if not (temporary or path.is_symlink() or path.name == RECORD):
+            yield path
 
 
 def build(folder: Path) -> dict[str, list[Any]]:
@@ -64,27 +65,27 @@ def build(folder: Path) -> dict[str, list[Any]]:
 
 
 def damaged_files(folder: Path, listed: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the recorded files that are gone, have another size, or other bytes."""
+    """Yield the recorded files that are missing or differ in size or content."""
     for name, (size, digest) in listed.items():
         path = folder / name
         try:
             same = path.stat().st_size == size and files.file_sha256(path) == digest
-            if not (same or (path.suffix == REMEASURED and _is_configuration(path))):
+            if not (same or (path.suffix == REMEASURED and _is_kernel_config(path))):
                 yield name
         except OSError:
             yield name
 
 
-def _is_configuration(path: Path) -> bool:
-    """Whether a file is whole: a JSON object that says of which kernel it is."""
+def _is_kernel_config(path: Path) -> bool:
+    """Return whether a file is a complete JSON object with the hash of its kernel's configurations."""
     try:
-        told = json.loads(path.read_text())
+        value = json.loads(path.read_text())
     except (ValueError, RecursionError):
         return False
-    return isinstance(told, dict) and "configs_hash" in told
+    return isinstance(value, dict) and "configs_hash" in value
 
 
 def first_foreign(folder: Path, uid: int) -> Path | None:
-    """Return the first folder or file that does not belong to `uid`: whoever made it may not let us replace it."""
-    owned = (path for path in (folder, *folder.rglob("*")) if path.lstat().st_uid != uid)
-    return next(owned, None)
+    """Return the first file or folder that `uid` does not own and may therefore be unable to replace."""
+    foreign = (path for path in (folder, *folder.rglob("*")) if path.lstat().st_uid != uid)
+    return next(foreign, None)

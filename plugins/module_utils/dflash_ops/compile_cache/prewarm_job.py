@@ -1,4 +1,4 @@
-"""The detached work on a compile cache: restore, prewarm and prove, pack."""
+"""Detached job on a compile cache: restore, prewarm, check and pack."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def arguments(
     restore: str = "",
     restore_required: bool = True,
 ) -> dict[str, Any]:
-    """Return what the job gets, as JSON."""
+    """Return the job's arguments, as JSON values."""
     return {
         "root": str(layout.root),
         "workspace": str(layout.workspace),
@@ -41,23 +41,25 @@ def arguments(
     }
 
 
-def name(key: CacheKey, told: Mapping[str, Any]) -> str:
-    """Name the job: one for one piece of work, so that nobody attaches to less than was asked."""
-    return key.job_id(*(word for word in ("wipe", "archive", "restore") if told[word]))
+def name(key: CacheKey, arguments: Mapping[str, Any]) -> str:
+    """Return the name of the job; it includes the options, so that no caller attaches to a job that does less."""
+    return key.job_id(*(option for option in ("wipe", "archive", "restore") if arguments[option]))
 
 
-def job(told: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """Entry of the job."""
-    layout = Layout.of(told["root"], told["workspace"])
-    key, chosen = CacheKey(**told["cache_key"]), dict(told["selection"])
-    chosen["overrides"] = tuple(chosen["overrides"])
-    chosen["extra"] = tuple((name, value) for name, value in chosen["extra"])
-    archive = Archive(Path(told["restore"]), required=told["restore_required"]) if told["restore"] else None
-    made = prewarm.prewarm(layout, Selection(**chosen), key, progress, wipe=bool(told["wipe"]), archive=archive)
-    if told["archive"] and not cache_archive.is_current(layout, key):
+def job(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """Run the job: entry point for the job runner."""
+    layout = Layout.of(arguments["root"], arguments["workspace"])
+    key, fields = CacheKey(**arguments["cache_key"]), dict(arguments["selection"])
+    fields["overrides"] = tuple(fields["overrides"])
+    fields["extra"] = tuple((name, value) for name, value in fields["extra"])
+    selection = Selection(**fields)
+    restore = arguments["restore"]
+    archive = Archive(Path(restore), required=arguments["restore_required"]) if restore else None
+    result = prewarm.prewarm(layout, selection, key, progress, wipe=bool(arguments["wipe"]), archive=archive)
+    if arguments["archive"] and not cache_archive.is_current(layout, key):
         with prewarm.cache_lock(layout, key.cache_id, progress):
-            note = cache_archive.pack(layout, key)
-        progress.say(f"packed {note['path']}: {disk.format_bytes(note['bytes'])}, sha256 {note['sha256'][:12]}")
-        made = {**made, "changed": True}
-    packed = cache_archive.find(layout, key.cache_id)
-    return {**made, "shape_id": key.shape_id, "hardware": key.hardware, "archive": str(packed or "")}
+            packed = cache_archive.pack(layout, key)
+        progress.say(f"packed {packed['path']}: {disk.format_bytes(packed['bytes'])}, sha256 {packed['sha256'][:12]}")
+        result = {**result, "changed": True}
+    path = cache_archive.find(layout, key.cache_id)
+    return {**result, "shape_id": key.shape_id, "hardware": key.hardware, "archive": str(path or "")}

@@ -1,4 +1,5 @@
-"""End a job that nobody wants any more: a build, a prewarm, the reading of inputs. A stop of a run is never ended."""
+"""Cancel jobs that are no longer needed, such as a build, a prewarm or a check of inputs, but never a stop of a run."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,13 +13,13 @@ ALL = "all"
 
 
 def cancellable_jobs(layout: Layout) -> list[str]:
-    """Return the names of the jobs that run and may be ended."""
+    """Return the names of the running jobs that may be cancelled."""
     names = sorted(folder.name for folder in layout.jobs.glob("*") if jobs.state_of(folder) == "running")
     return [name for name in names if not name.startswith(jobs.STOP_PREFIX)]
 
 
 def describe(layout: Layout, names: Sequence[str]) -> str:
-    """Say what these jobs are."""
+    """Return the names and titles of jobs as text."""
     return ", ".join(f"{name} ({_title(layout, name)})" for name in names)
 
 
@@ -27,34 +28,40 @@ def _title(layout: Layout, job_id: str) -> str:
     return str(record.get("title") or "a job")
 
 
-def cancel(layout: Layout, asked: str, *, check_mode: bool) -> dict[str, Any]:
-    """End one job, or all of them; return the module's result.
+def cancel(layout: Layout, requested: str, *, check_mode: bool) -> dict[str, Any]:
+    """Cancel one job, or all of them, and return the module's result.
+
+    Args:
+        layout: the box.
+        requested: name of a job, or `all`.
+        check_mode: only report what would be cancelled.
 
     Raises:
-        OpsError: there is no such job, or it does not end.
+        OpsError: there is no such job, or it does not terminate.
     """
-    names = cancellable_jobs(layout) if asked == ALL else _named(layout, asked)
+    names = cancellable_jobs(layout) if requested == ALL else _select(layout, requested)
     if not names:
-        state = "" if asked == ALL else f"; {asked} is {jobs.state_of(layout.job(asked))}"
-        return {"changed": False, "jobs": [], "message": f"no job to end{state}"}
-    what = describe(layout, names)
-    diff = {"before": f"runs: {what}\n", "after": f"ended: {what}\n"}
+        state = "" if requested == ALL else f"; {requested} is {jobs.state_of(layout.job(requested))}"
+        return {"changed": False, "jobs": [], "message": f"no job to cancel{state}"}
+    description = describe(layout, names)
+    diff = {"before": f"running: {description}\n", "after": f"cancelled: {description}\n"}
     if check_mode:
-        return {"changed": True, "jobs": names, "message": f"would end {what}", "diff": diff}
+        return {"changed": True, "jobs": names, "message": f"would cancel {description}", "diff": diff}
     for name in names:
         jobs.stop_job(layout, name)
         if jobs.state_of(layout.job(name)) == "running":
-            raise OpsError(f"Job {name} does not end.", remedy=f"see {layout.job(name) / 'log'}; it waits for a disk")
-    return {"changed": True, "jobs": names, "message": f"ended {what}", "diff": diff}
+            log = layout.job(name) / "log"
+            raise OpsError(f"Job {name} does not terminate.", remedy=f"see {log}; its processes wait for a disk")
+    return {"changed": True, "jobs": names, "message": f"cancelled {description}", "diff": diff}
 
 
-def _named(layout: Layout, job_id: str) -> list[str]:
-    """Return the job when it runs, and nothing when it came to its end."""
-    found = cancellable_jobs(layout)
-    known = bool(jobs.JOB_ID_RULE.fullmatch(job_id)) and jobs.state_of(layout.job(job_id)) != "absent"
-    if not known or job_id.startswith(jobs.STOP_PREFIX):
+def _select(layout: Layout, job_id: str) -> list[str]:
+    """Return the job if it is running, and nothing if it has ended."""
+    running = cancellable_jobs(layout)
+    exists = bool(jobs.JOB_ID_RULE.fullmatch(job_id)) and jobs.state_of(layout.job(job_id)) != "absent"
+    if not exists or job_id.startswith(jobs.STOP_PREFIX):
         raise OpsError(
-            f"job={job_id!r}: {'a stop is not ended half way' if known else 'there is no such job'}.",
-            remedy=f"give one of {describe(layout, found)}, or {ALL}" if found else "nothing: no job runs here",
+            f"job={job_id!r}: {'the stop of a run cannot be cancelled' if exists else 'there is no such job'}.",
+            remedy=f"give one of {describe(layout, running)}, or {ALL}" if running else "none; no job is running",
         )
-    return [job_id] if job_id in found else []
+    return [job_id] if job_id in running else []

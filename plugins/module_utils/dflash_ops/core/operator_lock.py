@@ -1,7 +1,7 @@
-"""One operator at a time per box. A dead or silent holder's lock is taken over.
+"""Operator lock: one operator at a time per box. The lock of a dead holder or an expired lease is taken over.
 
-The holder is a playbook on the controller, which the box cannot see in general: it renews its lease with every call.
-When controller and box share one process table the holder's process is looked at too, so its death is known at once.
+The holder is a playbook on the controller, which the box usually cannot see, so each call renews its lease. When
+controller and box share one process table, the holder's process is checked too and its death is noticed at once.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ LEASE_SECONDS = 600.0
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """Who holds a box.
+    """Holder of an operator lock.
 
     Args:
         operator: login name on the controller.
-        host: the controller's name.
-        pid: the playbook's process there.
-        start_ticks: its start time.
-        machine: boot and process table that the pid belongs to.
-        what: what it does, for the one who has to wait.
+        host: name of the controller.
+        pid: the playbook's process on the controller.
+        start_ticks: start time of that process.
+        machine: boot and process table of the pid.
+        operation: name of the playbook, shown to the operator who has to wait.
     """
 
     operator: str
@@ -47,25 +47,26 @@ class Holder:
 
     @property
     def token(self) -> str:
-        """One name for one running playbook."""
+        """Return the id of the running playbook."""
         text = f"{self.machine} {self.pid} {self.start_ticks}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the fields and the token."""
         return {**dataclasses.asdict(self), "token": self.token}
 
 
 def this_machine() -> str:
-    """Name this boot and this PID namespace: pids compare only within one."""
+    """Return an id of this boot and PID namespace, within which pids can be compared."""
     try:
-        space = os.readlink("/proc/self/ns/pid")
+        namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
-        space = ""
-    return f"{processes.boot_id()} {space}"
+        namespace = ""
+    return f"{processes.boot_id()} {namespace}"
 
 
 def holder_of(pid: int, *, operation: str) -> Holder:
-    """Describe the playbook process `pid` of this machine as a holder."""
+    """Return the holder for the playbook process `pid` on this machine."""
     process = processes.find(pid)
     return Holder(
         operator=getpass.getuser(),
@@ -78,26 +79,26 @@ def holder_of(pid: int, *, operation: str) -> Holder:
 
 
 def holder_from(value: dict[str, Any]) -> Holder:
-    """Rebuild a holder from its dict; other keys are left alone."""
+    """Return the holder in a dict; other keys are ignored."""
     return Holder(**{field.name: value[field.name] for field in dataclasses.fields(Holder)})
 
 
 def is_dead_locally(held: dict[str, Any]) -> bool:
-    """Tell whether the holder was a process of this machine and is gone."""
+    """Return whether the holder was a process on this machine and has exited."""
     if held.get("machine") != this_machine():
         return False
     return not processes.alive(processes.Process(pid=held["pid"], start_ticks=held["start_ticks"]))
 
 
 def read(layout: Layout) -> dict[str, Any] | None:
-    """Return the lock as written, also when it is stale; None when nobody holds the box."""
+    """Return the lock as written, even if it is stale; None when it is free."""
     value = files.read_json(layout.operator_lock)
     return value if isinstance(value, dict) and "token" in value else None
 
 
 @contextlib.contextmanager
 def _file_lock(layout: Layout) -> Iterator[None]:
-    """Let one process at a time look at the lock and change it."""
+    """Hold the mutex for reading and changing the lock file."""
     layout.root.mkdir(parents=True, exist_ok=True)
     handle = os.open(layout.root / ".operator.guard", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -108,13 +109,13 @@ def _file_lock(layout: Layout) -> Iterator[None]:
 
 
 def held_error(held: dict[str, Any], path: Path, *, now: float) -> OpsError:
-    """Say who holds the box, since when and for what."""
+    """Return the error that names the holder, the time of acquisition and the operation."""
     since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(held["since"]))
     minutes = (now - held["since"]) / 60
     return OpsError(
-        f"This box is held by {held['operator']} on {held['host']} (pid {held['pid']}) since {since} "
-        f"({minutes:.0f} min) for: {held['operation'] or 'a playbook'}.",
-        remedy=f"wait for it; if it is gone, its hold ends in {max(0.0, held['expires_at'] - now):.0f} s ({path})",
+        f"The operator lock of this box is held by {held['operator']} on {held['host']} (pid {held['pid']}) "
+        f"since {since} ({minutes:.0f} min) for: {held['operation'] or 'a playbook'}.",
+        remedy=f"wait for it; if it is dead, its lease expires in {max(0.0, held['expires_at'] - now):.0f} s ({path})",
         facts={"held_by": held},
     )
 
@@ -122,7 +123,10 @@ def held_error(held: dict[str, Any], path: Path, *, now: float) -> OpsError:
 def require_free(
     layout: Layout, holder: Holder, *, dead_token: str = "", now: float | None = None
 ) -> dict[str, Any] | None:
-    """Return the stale lock of another holder, if there is one; changes nothing.
+    """Require that no other live holder has the lock, without changing it.
+
+    Returns:
+        The stale lock of another holder, if there is one.
 
     Raises:
         OpsError: another holder is alive.
@@ -138,17 +142,17 @@ def require_free(
 def acquire(
     layout: Layout, holder: Holder, *, lease: float = LEASE_SECONDS, dead_token: str = "", now: float | None = None
 ) -> dict[str, Any]:
-    """Take or renew the box for `holder`.
+    """Acquire or renew the lock for `holder`.
 
     Args:
         layout: the box.
-        holder: who asks.
-        lease: seconds until the lock ends unless renewed.
-        dead_token: token of a holder that the caller has seen dead on its own machine.
+        holder: the new holder.
+        lease: seconds until the lock expires unless it is renewed.
+        dead_token: token of a holder that the caller knows to be dead on its own machine.
         now: seconds since the epoch; for tests.
 
     Returns:
-        The lock as written, with `taken_over` naming a stale holder that was put aside.
+        The lock as written, with `taken_over` naming a stale holder that was replaced.
 
     Raises:
         OpsError: another holder is alive.
@@ -164,7 +168,7 @@ def acquire(
 
 
 def renew(layout: Layout, token: str, *, lease: float = LEASE_SECONDS) -> bool:
-    """Lengthen the lease when `token` still holds the box; tell whether it does."""
+    """Renew the lease if `token` holds the lock; return whether it does."""
     with _file_lock(layout):
         held = read(layout)
         if not held or held["token"] != token:
@@ -174,7 +178,7 @@ def renew(layout: Layout, token: str, *, lease: float = LEASE_SECONDS) -> bool:
 
 
 def release(layout: Layout, token: str) -> bool:
-    """Give the box back when `token` holds it; tell whether it did."""
+    """Release the lock if `token` holds it; return whether it did."""
     if not layout.root.is_dir():
         return False
     with _file_lock(layout):

@@ -24,7 +24,7 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
             "changed": True,
             "state": "cold",
             "cache_id": "",
-            "proof": {},
+            "cache_check": {},
             "archive": "",
             "message": "would prewarm once environment and release are there",
         }
@@ -51,7 +51,7 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
     if not (now.warm and not want["wipe"]):
         cache.require_no_run(layout, now, wipe=want["wipe"])
     if check_mode or not want["start"]:
-        return {**result, "changed": check_mode, "message": result["message"] + "; would be warmed and proved"}
+        return {**result, "changed": check_mode, "message": result["message"] + "; would be warmed and checked"}
     words = ("wipe", "archive", "restore", "restore_required")
     told = prewarm_job.arguments(layout, selection, key, **{word: want[word] for word in words})
     title = f"warm compile cache {key.cache_id}"
