@@ -1,4 +1,4 @@
-"""A box of one's own for a test: environment, release and runs below a temporary root."""
+"""Box for a test: environment, release and runs below a temporary root."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAND_IN = Path(__file__).parent / "stand_in" / "trainer.py"
 
 
 class Box:
-    """One root with a venv (no packages) as environment `e1` and the stand-in program as release `r1`."""
+    """Root with an empty venv as environment `e1` and the stand-in trainer as release `r1`."""
 
     def __init__(self, root: Path) -> None:
         self.layout = Layout.of(root)
@@ -55,45 +55,41 @@ class Box:
         shutil.copy(STAND_IN, package / "__main__.py")
         (folder / "trainer" / "configs").mkdir()
         (folder / "trainer" / "configs" / "demo.toml").write_text("")
-        listed = release.file_hashes(folder / "trainer")
-        record = {"release_id": release_id, "tree_hash": "t", "files": listed}
+        hashes = release.file_hashes(folder / "trainer")
+        record = {"release_id": release_id, "tree_hash": "t", "files": hashes}
         (folder / "release.json").write_text(json.dumps(record))
 
     def select(self, *overrides: str) -> Selection:
         return Selection(env_id="e1", release_id="r1", config="demo.toml", overrides=overrides)
 
-    def launch(self, *overrides: str, **more: Any) -> runs.Run:
-        """Start the stand-in; each override is `section.key=value`."""
+    def launch(self, *overrides: str, **options: Any) -> runs.Run:
+        """Start the stand-in trainer; each override is `section.key=value`."""
         selection = self.select(*overrides)
         resolved = trainer_command.resolved(self.layout, selection)
-        request = Request(**{"selection": selection, "label": "demo", **more})
+        request = Request(**{"selection": selection, "label": "demo", **options})
         return launch.start(self.layout, request, {"config": resolved["config"], "needs": resolved["needs"]})
 
     def state(self, run: runs.Run | None = None) -> str:
         return str(status.snapshot(self.layout, run_id=run.run_id if run else "")["state"])
 
     def end(self) -> None:
-        """End what this box started, and its tmux server, by their pids."""
+        """Kill the processes that this box started, and its tmux server."""
         for found in run_processes.all_living(self.layout).values():
             processes.send_signal(found, signal.SIGKILL)
         host = launch.server(self.layout)
         host._call("kill-server")
 
 
-def until(condition: Callable[[], object], *, seconds: float = 20.0, what: str = "") -> None:
-    """Wait for something that has to come."""
+def until(condition: Callable[[], object], *, seconds: float = 20.0, description: str = "") -> None:
+    """Wait until a condition is true."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"did not come in {seconds} s: {what or condition}"
+        assert time.monotonic() < deadline, f"not true after {seconds} s: {description or condition}"
         time.sleep(0.05)
 
 
-def python() -> str:
-    return sys.executable
-
-
 def start_training(box: Box, *overrides: str) -> runs.Run:
-    """A run that has trained two steps."""
+    """Start a run and wait for its second step."""
     run = box.launch(*overrides)
     until(lambda: len(metrics.read_metrics(run.metrics)) > 1)
     return run

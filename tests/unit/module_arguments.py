@@ -1,12 +1,12 @@
-"""Module arguments as the roles pass them."""
+"""Module parameters as the roles pass them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-def run_params(*overrides: str, **more: Any) -> dict[str, Any]:
-    """What dflash_run gets from its role."""
+def run_params(*overrides: str, **options: Any) -> dict[str, Any]:
+    """Return the parameters of dflash_run."""
     return {
         "env_id": "e1",
         "release_id": "r1",
@@ -30,12 +30,12 @@ def run_params(*overrides: str, **more: Any) -> dict[str, Any]:
         "allow_cold": True,
         "origin": {},
         "mark_bad": [],
-        **more,
+        **options,
     }
 
 
-def cache_params(*overrides: str, **more: Any) -> dict[str, Any]:
-    """What dflash_compile_cache gets from its role."""
+def cache_params(*overrides: str, **options: Any) -> dict[str, Any]:
+    """Return the parameters of dflash_compile_cache."""
     return {
         **run_params(*overrides),
         "start": True,
@@ -44,5 +44,5 @@ def cache_params(*overrides: str, **more: Any) -> dict[str, Any]:
         "restore": "",
         "restore_required": True,
         "if_running": "refuse",
-        **more,
+        **options,
     }

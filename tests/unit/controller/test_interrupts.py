@@ -98,7 +98,8 @@ def test_an_interrupted_build_goes_on_is_attached_to_and_can_be_ended(
     first.press(CTRL_C)
     assert first.finish() == 99, first.said
     job = next(folder.name for folder in layout.jobs.glob("env-*"))
-    words = f"{job} goes on on the box: the same command attaches to it; playbooks/stop.yml -e job={job} ends it"
+    cancel = f"playbooks/stop.yml -e job={job} cancels it"
+    words = f"{job} keeps running on the box: the same command attaches to it; {cancel}"
     assert f"localhost | {words}" in first.said.partition("User interrupted execution")[2]
     assert jobs.poll(layout, job).state == "running"
 
@@ -123,7 +124,7 @@ def test_an_interrupted_build_goes_on_is_attached_to_and_can_be_ended(
     assert processes.find_marked(jobs.job_mark(layout, job), mark=jobs.JOB_MARK) == []
     again = Terminal(*stop, "-e", f"job={job}", cwd=repo)
     assert again.finish() == 0
-    assert f"no job to end; {job} is failed" in again.words
+    assert f"no job to cancel; {job} is failed" in again.words
 
 
 def test_what_came_to_its_end_leaves_no_such_words(repo: Path, tmp_path: Path) -> None:

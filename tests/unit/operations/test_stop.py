@@ -87,7 +87,7 @@ def test_run_of_another_root_with_the_same_id_lives_on(box: Box, tmp_path: Path)
 def test_case_28_children_that_left_the_session_are_ended_and_it_is_proved(box: Box) -> None:
     run = start_training(box, "test.how=children")
     sessions = lambda: {os.getsid(process.pid) for process in run_processes.of_run(run)}  # noqa: E731
-    until(lambda: len(sessions()) == 3, what="children in own sessions")
+    until(lambda: len(sessions()) == 3, description="children in own sessions")
     found = run_processes.of_run(run)
     assert len(found) == 3
     port = int((run.folder / "port").read_text())

@@ -1,7 +1,7 @@
-"""A small program with the trainer's command line and files, for tests of how processes live and end.
+"""Stand-in for the trainer with its command line and files, for tests of process handling.
 
-It trains nothing: it writes state.json, metrics.jsonl and checkpoints as the real one does, and ends as the overrides
-ask (`test.how=...`). What is proved with it is what the box does with a process, never what a model learns.
+It trains nothing. It writes state.json, metrics.jsonl and checkpoints like the trainer, and ends as the override
+`test.how=...` requests. Tests with it cover how the box handles a process, never what a model learns.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ time.sleep(600)
 """
 
 
-def options(words: list[str]) -> dict[str, Any]:
+def options(arguments: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"set": {}}
-    iterator = iter(words)
-    for word in iterator:
-        if word == "--set":
+    iterator = iter(arguments)
+    for argument in iterator:
+        if argument == "--set":
             key, _, value = next(iterator).partition("=")
             found["set"][key] = value
-        elif word.startswith("--") and word != "--json":
-            found[word.removeprefix("--")] = next(iterator)
+        elif argument.startswith("--") and argument != "--json":
+            found[argument.removeprefix("--")] = next(iterator)
     return found
 
 
-def config(given: dict[str, Any]) -> dict[str, Any]:
+def config(arguments: dict[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {
         "target": {"path": "random:tiny", "devices": ["cpu"]},
         "drafter": {"devices": ["cpu"], "num_layers": 2},
@@ -51,7 +51,7 @@ def config(given: dict[str, Any]) -> dict[str, Any]:
         "evaluation": {},
         "test": {"how": "train", "pause": "0.05"},
     }
-    for key, value in given["set"].items():
+    for key, value in arguments["set"].items():
         section, _, name = key.partition(".")
         if section not in values:
             print(f"config error: {key} = {value}: unknown key; see docs/trainer.md", file=sys.stderr)
@@ -61,15 +61,15 @@ def config(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(path: Path, value: object) -> None:
-    spare = path.with_name(f".{path.name}.tmp")
-    spare.write_text(json.dumps(value))
-    spare.replace(path)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(value))
+    temporary.replace(path)
 
 
 class Stop:
     """Set by SIGTERM."""
 
-    asked = False
+    requested = False
 
 
 def checkpoint(run: Path, step: int) -> None:
@@ -86,14 +86,14 @@ def first_step(run: Path, source: str) -> int:
     return max(steps, default=0)
 
 
-def say_state(run: Path, phase: str, step: int, total: int) -> None:
+def write_state(run: Path, phase: str, step: int, total: int) -> None:
     write(
         run / "state.json",
         {
             "phase": phase,
             "detail": "",
             "done": step,
-            "total": total if phase == "training" else 0,  # as the trainer, which counts in its own way in each phase
+            "total": total if phase == "training" else 0,  # like the trainer, which counts differently in each phase
             "total_steps": total,
             "step": step,
             "pid": os.getpid(),
@@ -102,12 +102,12 @@ def say_state(run: Path, phase: str, step: int, total: int) -> None:
     )
 
 
-def train(given: dict[str, Any]) -> int:
-    values = config(given)
-    run, test = Path(given["run-dir"]), values["test"]
+def train(arguments: dict[str, Any]) -> int:
+    values = config(arguments)
+    run, test = Path(arguments["run-dir"]), values["test"]
     run.mkdir(parents=True, exist_ok=True)
     total, pause, how = int(values["optimizer"]["max_steps"]), float(test["pause"]), test["how"]
-    signal.signal(signal.SIGTERM, lambda *_: setattr(Stop, "asked", True))
+    signal.signal(signal.SIGTERM, lambda *_: setattr(Stop, "requested", True))
     (run / "environ.json").write_text(json.dumps(dict(os.environ)))
     if how == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -116,11 +116,11 @@ def train(given: dict[str, Any]) -> int:
             subprocess.Popen([sys.executable, "-c", FORK], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         listener = socket.create_server(("127.0.0.1", 0))
         (run / "port").write_text(str(listener.getsockname()[1]))
-    step = first_step(run, given.get("resume-from", ""))
+    step = first_step(run, arguments.get("resume-from", ""))
     print(f"phase training: from step {step}", flush=True)
     while step < total:
         step += 1
-        say_state(run, "training", step, total)
+        write_state(run, "training", step, total)
         with (run / "metrics.jsonl").open("a") as stream:
             stream.write(
                 json.dumps(
@@ -138,7 +138,7 @@ def train(given: dict[str, Any]) -> int:
                 )
                 + "\n"
             )
-        print(f"step {step}/{total}")  # not flushed: whoever starts it has to see to that
+        print(f"step {step}/{total}")  # not flushed: the launcher has to unbuffer the output
         if step % int(values["checkpoint"]["every_steps"]) == 0:
             checkpoint(run, step)
         if how == "exit3" and step == 3:
@@ -151,19 +151,19 @@ def train(given: dict[str, Any]) -> int:
             return 4
         if how == "hang" and step == 3:
             time.sleep(600)
-        if Stop.asked:
+        if Stop.requested:
             checkpoint(run, step)
-            say_state(run, "stopped", step, total)
+            write_state(run, "stopped", step, total)
             return 0
         time.sleep(pause)
     checkpoint(run, step)
-    say_state(run, "finished", step, total)
+    write_state(run, "finished", step, total)
     return 0
 
 
-def warmup(given: dict[str, Any]) -> int:
-    """ "Compile" one file a shape below the cache folder; what is there and right is a hit."""
-    values, folder = config(given), Path(given["cache-dir"]) / "inductor"
+def warmup(arguments: dict[str, Any]) -> int:
+    """Write one file per shape to the cache folder; an existing correct file is a hit."""
+    values, folder = config(arguments), Path(arguments["cache-dir"]) / "inductor"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
     folder.mkdir(parents=True, exist_ok=True)
     test, hits, misses = values["test"], 0, 0
@@ -172,23 +172,23 @@ def warmup(given: dict[str, Any]) -> int:
         return int(test["ends"])
     names = [f"l{values['drafter']['num_layers']}-s{number}" for number in range(3)]
     for number, name in enumerate(names, start=1):
-        file, right = folder / name, f"code of {name}\n" * 100
+        file, content = folder / name, f"code of {name}\n" * 100
         print(f"compiling {number}/{len(names)} drafter[0] cpu S=64 forward+backward", flush=True)
         if test.get("second") == "fails" and file.exists():
             print("RuntimeError: Detected recompile when torch.compile stance is 'fail_on_recompile'", flush=True)
             return 6
-        if file.exists() and file.read_text(errors="replace") != right and test.get("garbage") == "crashes":
+        if file.exists() and file.read_text(errors="replace") != content and test.get("garbage") == "crashes":
             print("EOFError: Ran out of input (inductor)", flush=True)
             return 6
-        if file.exists() and file.read_text(errors="replace") == right and test.get("second") != "misses":
+        if file.exists() and file.read_text(errors="replace") == content and test.get("second") != "misses":
             hits += 1
         else:
             misses += "uncounted" not in test
             time.sleep(float(test.get("compile", 0)))
-            file.write_text(right)
+            file.write_text(content)
         print(f"warmup {number}/{len(names)} drafter[0] cpu S=64 forward+backward 0.1 s", flush=True)
     write(
-        Path(given["report"]),
+        Path(arguments["report"]),
         {
             "ok": True,
             "seconds": 0.1 + misses,
@@ -204,14 +204,14 @@ def warmup(given: dict[str, Any]) -> int:
 
 
 def main() -> int:
-    verb, given = sys.argv[1], options(sys.argv[2:])
+    verb, arguments = sys.argv[1], options(sys.argv[2:])
     if verb == "config":
-        gpus = int(given["set"].get("test.gpus", 0))
+        gpus = int(arguments["set"].get("test.gpus", 0))
         print(
             json.dumps(
                 {
                     "ok": True,
-                    "config": config(given),
+                    "config": config(arguments),
                     "needs": {
                         "target_workers": 1,
                         "drafter_workers": 1,
@@ -219,13 +219,13 @@ def main() -> int:
                         "gpus": gpus,
                         "checkpoint_bytes": 1 << 20,
                         "target_path": None,
-                        "data_path": given["set"].get("data.path", ""),
+                        "data_path": arguments["set"].get("data.path", ""),
                     },
                 }
             )
         )
         return 0
-    return warmup(given) if verb == "warmup" else train(given)
+    return warmup(arguments) if verb == "warmup" else train(arguments)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def cancel(layout: Layout, requested: str, *, check_mode: bool) -> dict[str, Any
         check_mode: only report what would be cancelled.
 
     Raises:
-        OpsError: there is no such job, or it does not terminate.
+        OpsError: the job does not exist or does not terminate.
     """
     names = cancellable_jobs(layout) if requested == ALL else _select(layout, requested)
     if not names:
@@ -61,7 +61,7 @@ def _select(layout: Layout, job_id: str) -> list[str]:
     exists = bool(jobs.JOB_ID_RULE.fullmatch(job_id)) and jobs.state_of(layout.job(job_id)) != "absent"
     if not exists or job_id.startswith(jobs.STOP_PREFIX):
         raise OpsError(
-            f"job={job_id!r}: {'the stop of a run cannot be cancelled' if exists else 'there is no such job'}.",
+            f"job={job_id!r}: {'the stop of a run cannot be cancelled' if exists else 'the job does not exist'}.",
             remedy=f"give one of {describe(layout, running)}, or {ALL}" if running else "none; no job is running",
         )
     return [job_id] if job_id in running else []

@@ -27,7 +27,7 @@ class Layout:
 
     Args:
         root: absolute path of `dflash_root`.
-        workspace: absolute path of the parent of `runs/`; equal to the root when there is no other mount.
+        workspace: absolute path of the parent of `runs/`; equal to the root without a separate mount.
     """
 
     root: Path

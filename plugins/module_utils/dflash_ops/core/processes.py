@@ -44,7 +44,7 @@ def boot_id() -> str:
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat, starting with the state (index 0); None when there is no such process."""
+    """Return the fields of /proc/PID/stat, starting with the state (index 0); None when the process does not exist."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:

@@ -296,7 +296,7 @@ def completed(aside: Path, first: tree_manifest.Manifest) -> tree_manifest.Manif
 
 def damaged_packages(site: Path, problems: list[str]) -> list[str]:
     """Return the packages whose RECORD names one of the damaged files; none, which means all, when a file has none."""
-    if any(problem.endswith("is in no wheel's list") for problem in problems):
+    if any(problem.endswith(tree_manifest.UNLISTED) for problem in problems):
         return []
     text = "\n".join(problems)
     found = []
