@@ -1,9 +1,9 @@
-# The few commands a person types. Every other one is a playbook: .venv/bin/ansible-playbook playbooks/<verb>.yml
+# Short commands for people. Everything else is a playbook: .venv/bin/ansible-playbook playbooks/<verb>.yml
 #
-#   make deploy                     from a fresh checkout to a live, proved training run on this machine
+#   make deploy                     deploy and start a training run on this machine, from a fresh checkout
 #   make deploy ARGS='-i inventory/mine.yml'
-#   make test  make lint            the same checks that CI runs
-#   PYTHON=/usr/bin/python3.12 make deploy     the controller's interpreter (3.11 or newer)
+#   make test  make lint            the checks that CI runs
+#   PYTHON=/usr/bin/python3.12 make deploy     choose the controller's interpreter (3.11 or newer)
 
 SHELL := /bin/bash
 ARGS ?=
@@ -16,9 +16,9 @@ PYTEST := $(BIN)/python -m pytest
 
 help:
 	@sed -n 's/^#   \(make.*\)/  \1/p' Makefile
-	@echo '  make lock                       re-make every lock and say what moved'
-	@echo '  make wheelhouse PROFILE=cu128   every wheel of a lock in wheelhouse/, for boxes with no internet'
-	@echo '  pieces of make test: test-unit test-checks test-trainer molecule-default test-lab molecule-proxmox molecule-ssh-node'
+	@echo '  make lock                       resolve every lockfile again and print the changes'
+	@echo '  make wheelhouse PROFILE=cu128   download a lockfile's wheels into wheelhouse/ for boxes without internet'
+	@echo '  parts of make test: test-unit test-checks test-trainer molecule-default test-lab molecule-proxmox molecule-ssh-node'
 
 .PHONY: $(VENV)
 $(VENV):
@@ -38,6 +38,8 @@ lint: $(VENV)
 	$(BIN)/mypy
 	$(BIN)/yamllint --strict .
 	git ls-files '*.sh' .ci/run | xargs $(BIN)/shellcheck
+	git ls-files | xargs $(BIN)/codespell
+	PYTHONPATH=plugins/module_utils:plugins/plugin_utils $(BIN)/lint-imports --cache-dir .cache/import-linter
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline
 
 test-unit: $(VENV)
@@ -49,9 +51,9 @@ test-checks: $(VENV)
 test-trainer: .venv-trainer
 	PYTHONPATH=trainer .venv-trainer/bin/python -m pytest tests/trainer $(ARGS)
 
-# All that needs the LXC host (tests/lab). Its root file systems are built once, and removed whatever happens.
+# Tests that need the LXC host of tests/lab. Its root file systems are built once and always removed at the end.
 test-proxmox: $(VENV)
-	@if [ "$$(id -u)" != 0 ]; then echo 'LEFT OUT: containers need root. Run: sudo make test-proxmox'; exit 0; fi; \
+	@if [ "$$(id -u)" != 0 ]; then echo 'SKIPPED: containers need root. Run: sudo make test-proxmox'; exit 0; fi; \
 	  trap '$(BIN)/python tests/lab/lab.py purge' EXIT; export DFLASH_LAB_KEEP=1; \
 	  $(PYTEST) tests/lab && PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test -s proxmox && \
 	  PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test -s ssh_node

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What a task costs over each way into a container: one play of 20 tasks with copies, four connections.
+"""Compare the cost of a task over each connection into a container: one play of 20 tasks, some of them copies.
 
-    python3 bench/connection.py                      starts the lab (root, Debian), prints a table
-    python3 bench/connection.py --json figures.json  writes the figures too
+    python3 bench/connection.py                      start the lab (root, Debian) and print a table
+    python3 bench/connection.py --json figures.json  write the figures as well
 
-Ways: the community plugin (paramiko), ours with pct (as it is, and with one call for each task), ours with lxc-attach,
-and plain ssh to the host as the floor.
-Each with a pct that starts at once, and with one that takes 0.5 s, as the real one's Perl does. The community
-collection comes from Ansible Galaxy, or where that cannot be reached from the PyPI package `ansible`, which holds it.
+Connections: the community plugin (paramiko), ours with pct (persistent, and with one call per task), ours with
+lxc-attach, and plain ssh to the host as the lower bound. Each runs with a pct that starts immediately and with one that
+takes 0.5 s, as the real one does while it loads Perl. The community collection is installed from Ansible Galaxy or,
+if Galaxy is not reachable, from the PyPI package `ansible`.
 """
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ TASKS = 20
 DELAYS = (0.0, 0.5)
 COMMUNITY, PCT, SINGLE = "community plugin", "ours, pct", "ours, pct, pct_persist 0"
 ATTACH, SSH = "ours, lxc-attach", "plain ssh to the host"
-WAYS = (COMMUNITY, PCT, SINGLE, ATTACH, SSH)
+CONNECTIONS = (COMMUNITY, PCT, SINGLE, ATTACH, SSH)
 
 
 @dataclass(frozen=True)
 class Figure:
     """One run of the play."""
 
-    way: str
+    connection: str
     delay_s: float
     logins: int
     pct_calls: int
@@ -52,10 +52,10 @@ class Figure:
 
 
 def main() -> int:
-    """Run every way once with every delay; 1 when ours misses what it promises."""
+    """Run every connection once with every delay; return 1 when ours misses its limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where to write the figures")
-    parser.add_argument("--keep-lab", action="store_true", help="keep the built root file systems")
+    parser.add_argument("--json", type=Path, help="output file for the figures")
+    parser.add_argument("--keep-lab", action="store_true", help="keep the root file systems")
     arguments = parser.parse_args()
     lab = Lab(layout_from_environment())
     scratch = Path(tempfile.mkdtemp(prefix="dflash-bench-"))
@@ -63,19 +63,19 @@ def main() -> int:
         origin = install(scratch)
         lab.up([200])
         write_play(scratch)
-        figures = [measure(lab, scratch, way, delay) for delay in DELAYS for way in WAYS]
+        figures = [measure(lab, scratch, connection, delay) for delay in DELAYS for connection in CONNECTIONS]
     finally:
         (lab.down if arguments.keep_lab else lab.purge)()
         shutil.rmtree(scratch)
     print(table(figures, origin))
     if arguments.json:
-        report = {"tasks": TASKS, "collection": origin, "core": CORE, "figures": [asdict(one) for one in figures]}
+        report = {"tasks": TASKS, "collection": origin, "core": CORE, "figures": [asdict(figure) for figure in figures]}
         arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return judge(figures)
 
 
 def install(scratch: Path) -> str:
-    """Make a scratch environment with ansible-core, paramiko and the collection; say where the latter came from."""
+    """Make a scratch environment with ansible-core, paramiko and the collection; return the collection's origin."""
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     environment = scratch / "venv"
     if uv:
@@ -91,13 +91,13 @@ def install(scratch: Path) -> str:
     run(str(environment / "bin/pip"), "download", "--quiet", "--no-deps", "--only-binary=:all:",
         "--python-version", "3.13", "--dest", str(scratch), BUNDLE)
     with zipfile.ZipFile(next(scratch.glob("ansible-*.whl"))) as wheel:
-        wanted = "ansible_collections/community/proxmox/"
-        wheel.extractall(collections, [name for name in wheel.namelist() if name.startswith(wanted)])
+        prefix = "ansible_collections/community/proxmox/"
+        wheel.extractall(collections, [name for name in wheel.namelist() if name.startswith(prefix)])
     return f"{COLLECTION} {collection_version(collections)} from the PyPI package {BUNDLE}"
 
 
 def run(*command: str) -> None:
-    """Run a command; show its output when it fails."""
+    """Run a command; exit with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
@@ -122,12 +122,12 @@ def write_play(scratch: Path) -> None:
     (scratch / "play.yml").write_text(json.dumps(play), encoding="utf-8")
 
 
-def measure(lab: Lab, scratch: Path, way: str, delay: float) -> Figure:
-    """Run the play over one way, with fresh logins, and count."""
+def measure(lab: Lab, scratch: Path, connection: str, delay: float) -> Figure:
+    """Run the play over one connection with fresh logins; count logins, pct calls and seconds."""
     lab.set_delay(delay)
     folder = scratch / f"run-{time.monotonic_ns()}"
     folder.mkdir()
-    inventory = {"all": {"hosts": {"box": variables(lab, way) | {"where": f"/root/{folder.name}"}}}}
+    inventory = {"all": {"hosts": {"box": variables(lab, connection) | {"where": f"/root/{folder.name}"}}}}
     (folder / "inventory.json").write_text(json.dumps(inventory), encoding="utf-8")
     calls, logins = len(lab.pct_calls()), lab.logins()
     start = time.monotonic()
@@ -137,28 +137,28 @@ def measure(lab: Lab, scratch: Path, way: str, delay: float) -> Figure:
     )
     seconds = time.monotonic() - start
     if done.returncode:
-        raise SystemExit(f"the play failed over {way}:\n{done.stdout[-3000:]}{done.stderr[-2000:]}")
-    figure = Figure(way, delay, lab.logins() - logins, len(lab.pct_calls()) - calls, round(seconds, 1))
+        raise SystemExit(f"the play failed over {connection}:\n{done.stdout[-3000:]}{done.stderr[-2000:]}")
+    figure = Figure(connection, delay, lab.logins() - logins, len(lab.pct_calls()) - calls, round(seconds, 1))
     for socket in (folder / "cp").glob("[!p]*"):
         subprocess.run(["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "lab"], capture_output=True, check=False)
     return figure
 
 
 def play_environment(scratch: Path, folder: Path) -> dict[str, str]:
-    """Return the environment of a run: this repository's ansible.cfg, the collection, a control folder of its own."""
+    """Return the environment of a run: this repository's ansible.cfg, the collection, a separate control folder."""
     return os.environ | {
         "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"),
         "ANSIBLE_COLLECTIONS_PATH": str(scratch / "collections"),
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp"),
         "HOME": str(scratch),
-        # the community plugin reads known_hosts of the home only
+        # the community plugin reads known_hosts only from the home folder
         "ANSIBLE_PARAMIKO_HOST_KEY_CHECKING": "False",
         "ANSIBLE_PARAMIKO_RECORD_HOST_KEYS": "False",
     }
 
 
-def variables(lab: Lab, way: str) -> dict[str, Any]:
-    """Return the inventory's variables for a way."""
+def variables(lab: Lab, connection: str) -> dict[str, Any]:
+    """Return the host variables for a connection."""
     common: dict[str, Any] = {
         "ansible_host": "127.0.0.1",
         "ansible_port": lab.layout.port,
@@ -167,22 +167,22 @@ def variables(lab: Lab, way: str) -> dict[str, Any]:
         "ansible_ssh_common_args": f"-o UserKnownHostsFile={lab.layout.known_hosts} -o IdentitiesOnly=yes",
         "ansible_python_interpreter": "/usr/bin/python3",
     }
-    own: dict[str, dict[str, Any]] = {
+    specific: dict[str, dict[str, Any]] = {
         COMMUNITY: {"ansible_connection": "community.proxmox.proxmox_pct_remote", "proxmox_vmid": 200},
         PCT: {"ansible_connection": "pct", "pct_vmid": 200},
         SINGLE: {"ansible_connection": "pct", "pct_vmid": 200, "pct_persist": 0},
         ATTACH: {"ansible_connection": "pct", "pct_vmid": 200, "pct_method": "lxc-attach"},
         SSH: {"ansible_connection": "ssh"},
     }
-    return common | own[way]
+    return common | specific[connection]
 
 
 def table(figures: list[Figure], origin: str) -> str:
     """Return the figures as a Markdown table."""
-    lines = [f"{TASKS} tasks, {CORE}, {origin}", "", "| way | pct start-up | ssh logins | pct calls | seconds |",
+    lines = [f"{TASKS} tasks, {CORE}, {origin}", "", "| connection | pct start-up | ssh logins | pct calls | seconds |",
              "|---|---|---|---|---|"]
-    lines += [f"| {f.way} | {f.delay_s:g} s | {f.logins} | {f.pct_calls} | {f.seconds:.1f} |" for f in figures]
-    slow = {f.way: f for f in figures if f.delay_s}
+    lines += [f"| {f.connection} | {f.delay_s:g} s | {f.logins} | {f.pct_calls} | {f.seconds:.1f} |" for f in figures]
+    slow = {f.connection: f for f in figures if f.delay_s}
     times = slow[COMMUNITY].seconds / slow[PCT].seconds
     lines += ["", f"With a start-up of {slow[PCT].delay_s:g} s ours (pct) is {times:.1f} times as fast as the"
               f" community plugin."]
@@ -190,10 +190,10 @@ def table(figures: list[Figure], origin: str) -> str:
 
 
 def judge(figures: list[Figure]) -> int:
-    """Return 1 and say so when ours needs more than one call a task, or is not four times as fast at 0.5 s."""
-    slow = {f.way: f for f in figures if f.delay_s}
-    ours = [f for f in figures if f.way in (PCT, SINGLE, ATTACH)]
-    bad = [f"{f.way} made {f.pct_calls} calls" for f in ours if f.pct_calls > TASKS]
+    """Return 1 if ours needs more than one call per task or is less than four times as fast at 0.5 s."""
+    slow = {f.connection: f for f in figures if f.delay_s}
+    ours = [f for f in figures if f.connection in (PCT, SINGLE, ATTACH)]
+    bad = [f"{f.connection} made {f.pct_calls} calls" for f in ours if f.pct_calls > TASKS]
     if slow[COMMUNITY].seconds < 4 * slow[PCT].seconds:
         bad.append("ours is not four times as fast as the community plugin")
     for problem in bad:

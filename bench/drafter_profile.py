@@ -1,9 +1,9 @@
-"""Where a drafter step's time goes: kernels by kind, matrix products by shape, idleness of the device; needs a GPU.
+"""Profile a drafter step: kernels by kind, matrix products by shape, idle time of the device; needs a GPU.
 
     TRAINER_ENV/bin/python bench/drafter_profile.py [--json FILE] [--set section.key=value] [--steps 4]
 
-The step is that of `bench drafter`. Kernels are counted in steps that follow each other; the step's own time is taken
-in other steps, without the profiler. Matrix products have their TFLOP/s beside them, as each was run here.
+The step is that of `bench drafter`. Kernels are profiled over consecutive steps; the step time is measured separately,
+without the profiler. Each matrix product is listed with the TFLOP/s it reached.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ KINDS = (
     ("copies", ("Memcpy", "Memset")),
     ("generated", ("triton_",)),
 )
-"""Kernel names by kind, the first that fits; all others are small ones."""
+"""Parts of kernel names by kind; the first match counts, all others are small kernels."""
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::_scaled_mm")
 
 
 def main() -> int:
-    """Profile, print a table, keep it."""
+    """Profile, print the figures, write them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--set", action="append", default=[], metavar="section.key=value")
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds a step by kind of kernel, and the products by shape."""
+    """Return milliseconds per step by kind of kernel, and the matrix products by shape."""
     from dflash_trainer.cli import set_cache_folders
 
     set_cache_folders(arguments.cache_dir)
@@ -83,7 +83,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def profile(call: Callable[[], object], steps: int) -> Any:
-    """Kernels and operators of so many calls in a row."""
+    """Return the kernels and operators of `steps` consecutive calls."""
     import torch
     from torch.profiler import ProfilerActivity
 
@@ -97,7 +97,7 @@ def profile(call: Callable[[], object], steps: int) -> Any:
 
 
 def by_kind(found: Any, steps: int) -> dict[str, float]:
-    """Milliseconds a step."""
+    """Return milliseconds per step, by kind of kernel."""
     from torch.autograd import DeviceType
 
     total: dict[str, float] = defaultdict(float)
@@ -108,12 +108,12 @@ def by_kind(found: Any, steps: int) -> dict[str, float]:
 
 
 def kind_of(name: str) -> str:
-    """The kind of a kernel."""
+    """Return the kind of a kernel."""
     return next((kind for kind, parts in KINDS if any(part in name for part in parts)), "small kernels")
 
 
 def by_shape(found: Any, steps: int) -> list[dict[str, Any]]:
-    """Every shape of product: calls a step, milliseconds a step, TFLOP/s; the longest first."""
+    """Return calls per step, milliseconds per step and TFLOP/s of every product shape, slowest first."""
     rows = []
     for row in found.key_averages(group_by_input_shape=True):
         if row.key in PRODUCTS and row.device_time_total:
@@ -133,7 +133,7 @@ def by_shape(found: Any, steps: int) -> list[dict[str, Any]]:
 
 
 def total_flop(rows: Iterable[dict[str, Any]]) -> float:
-    """TFLOP of all products of a step."""
+    """Return the TFLOP of all products of a step."""
     return round(sum(row["tflops"] * row["ms"] for row in rows) / 1e3, 1)
 
 

@@ -3,23 +3,18 @@
     .venv/bin/python bench/environment.py --json environment.json
     .venv/bin/python bench/environment.py --skip-cold --rounds 5
 
-Cold: an empty cache of uv, so everything is fetched. Warm: the cache is filled. No-op: the environment is there, and is
-compared with its record. Ours has everything in it that a deploy does on the box: the proof in new processes, bytecode,
-hashes of all files, the record.
+Cold: uv's cache is empty, so everything is fetched. Warm: the cache is filled. No-op: the environment exists and is
+compared with its record. Both copy out of the cache. Our times include everything that a deploy does on the box: the
+proof in new processes, which compiles bytecode, the hashes of all files and the record.
 
-With a filled cache bare copies, because a hard link would let an edit in one environment change the cache and every
-environment built later; bare with hard links is measured too. Ours links from a cache that it has for itself meanwhile
-and gives back afterwards, which has a line of its own; from a cache that others may use it copies, which has another.
-
-Who comes first changes from round to round, the disk is at rest before each case, and each begins after the same
-folders were removed: on a virtual machine the memory that was just freed decides most of what a copy costs. So ours is
-also compared with bare round by round, in seconds and in processor seconds.
+The first case alternates between rounds, the disk is idle before each case, and each starts after the same folders were
+removed: on a virtual machine the memory that was just freed decides most of the cost of a copy. So ours is also
+compared with bare round by round, in seconds and in processor seconds.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import os
@@ -40,7 +35,7 @@ sys.path.insert(0, str(REPO / "plugins/module_utils"))
 from dflash_ops.core import tree_manifest  # noqa: E402
 from dflash_ops.core.jobs import Progress  # noqa: E402
 from dflash_ops.core.paths import Layout  # noqa: E402
-from dflash_ops.environment import build, inspection, interpreters, sources, uv_binary, uv_cache, uv_install  # noqa: E402
+from dflash_ops.environment import build, inspection, interpreters, sources, uv_binary, uv_install  # noqa: E402
 
 UV = Path(sys.executable).parent / "uv"
 LOCK = REPO / "trainer/locks/cpu.lock"
@@ -68,17 +63,17 @@ def now() -> Cost:
     return Cost(time.monotonic(), sum(one.ru_utime + one.ru_stime for one in used))
 
 
-def bare(target: Path, cache: Path, python: str, *, link_mode: str) -> None:
+def bare(target: Path, cache: Path, python: str) -> None:
     """Make a virtual environment and let uv fill it from the lock, and nothing else."""
-    settings = {**uv_install.uv_environment(cache), "UV_LINK_MODE": link_mode}
+    settings = uv_install.uv_environment(cache)
     subprocess.run([UV, "venv", "-q", "--no-project", "--python", python, target], check=True, env=settings)
     folders = [word for folder in sources.folders_of_this_machine() for word in ("--find-links", str(folder))]
     flags = ["--require-hashes", "--only-binary", ":all:", "--python", str(target / "bin/python")]
     subprocess.run([UV, "pip", "sync", "-q", *flags, *folders, LOCK], check=True, env=settings)
 
 
-def arguments(root: Path, cache: Path | None) -> dict[str, Any]:
-    """Return what the role gives the module; a cache that is named may be used by others."""
+def arguments(root: Path) -> dict[str, Any]:
+    """Return what the role gives the module."""
     return {
         "root": str(root),
         "workspace": "",
@@ -90,7 +85,7 @@ def arguments(root: Path, cache: Path | None) -> dict[str, Any]:
         "index_urls": {},
         "heal": False,
         "find_links": [str(folder) for folder in sources.folders_of_this_machine()],
-        "cache_dir": str(cache or ""),
+        "cache_dir": "",
         "packages": False,
         "self_test_gpus": False,
     }
@@ -113,15 +108,6 @@ def ours(want: dict[str, Any]) -> None:
             os.close(held)
 
 
-def wait_for_cache(want: dict[str, Any]) -> None:
-    """Wait until the job that gives back uv's cache after a build has ended."""
-    layout = Layout.of(want["root"])
-    uv_cache.wait(layout, Progress(layout.jobs))
-    with contextlib.suppress(ChildProcessError):  # its processor seconds count here, not in a later case
-        while True:
-            os.wait()
-
-
 def forget(*folders: Path) -> None:
     """Remove folders and let the disk come to rest, so that nobody pays for what another case wrote."""
     for folder in folders:
@@ -140,10 +126,9 @@ class Cases:
 
     def __init__(self, top: Path) -> None:
         self.top = top
-        self.want = arguments(top / "ours", None)
+        self.want = arguments(top / "ours")
         self.layout = Layout.of(self.want["root"])
         self.cache = self.layout.uv_cache
-        self.copying = arguments(top / "copying", self.cache)
         self.python = interpreters.find("", inspection.lockfile.parse(LOCK.read_text()).pythons)
         self.costs: dict[str, list[Cost]] = {}
 
@@ -157,21 +142,15 @@ class Cases:
 
     def forget(self, *more: Path) -> None:
         """Remove what a case made."""
-        made = [self.top / "bare", self.top / "copying"]
-        forget(*made, self.layout.envs, self.layout.jobs, self.layout.root / "tools", *more)
+        forget(self.top / "bare", self.layout.envs, self.layout.jobs, self.layout.root / "tools", *more)
 
-    def bare(self, name: str, *gone: Path, link_mode: str = "copy") -> None:
+    def bare(self, name: str, *gone: Path) -> None:
         self.forget(*gone)
-        self.note(name, lambda: bare(self.top / "bare", self.cache, str(self.python.path), link_mode=link_mode))
+        self.note(name, lambda: bare(self.top / "bare", self.cache, str(self.python.path)))
 
     def ours(self, name: str, *gone: Path) -> None:
         self.forget(*gone)
         self.note(name, lambda: ours(self.want))
-        self.note(f"{name}, cache given back afterwards", lambda: wait_for_cache(self.want))
-
-    def ours_copying(self, name: str) -> None:
-        self.forget()
-        self.note(name, lambda: ours(self.copying))
 
     def take_turns(self, rounds: int, *cases: Callable[[], None]) -> None:
         """Let cases follow each other; who comes first changes from round to round."""
@@ -192,14 +171,7 @@ def measure(top: Path, *, rounds: int, cold: bool) -> dict[str, Any]:
         )
     else:
         cases.bare("filling the cache")
-    cases.ours("ours, keeping bytecode")
-    cases.take_turns(
-        rounds,
-        lambda: cases.bare("warm bare"),
-        lambda: cases.ours("warm ours"),
-        lambda: cases.bare("warm bare, hard links", link_mode="hardlink"),
-        lambda: cases.ours_copying("warm ours, copying"),
-    )
+    cases.take_turns(rounds, lambda: cases.bare("warm bare"), lambda: cases.ours("warm ours"))
     cases.ours("before the no-op")
     for _ in range(rounds):
         cases.note("no-op", lambda: no_op(cases.want))
@@ -207,12 +179,7 @@ def measure(top: Path, *, rounds: int, cold: bool) -> dict[str, Any]:
     return report(cases)
 
 
-PAIRS = (
-    ("cold ours", "cold bare"),
-    ("warm ours", "warm bare"),
-    ("warm ours", "warm bare, hard links"),
-    ("warm ours, copying", "warm bare"),
-)
+PAIRS = (("cold ours", "cold bare"), ("warm ours", "warm bare"))
 
 
 def spread(costs: Iterable[Cost]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Times flex_attention's kernels on the drafter's shapes for several tile sizes; needs a GPU.
+"""Time flex_attention's kernels on the drafter's shapes for several tile sizes; needs a GPU.
 
     TRAINER_ENV/bin/python bench/flex_tuning.py [--json FILE] [--length 4096]
 
@@ -20,7 +20,7 @@ HEADS, KV_HEADS, HEAD_DIM, ANCHORS, BLOCK, WINDOW = 32, 8, 128, 512, 16, 2048
 
 
 def candidates() -> list[tuple[int, dict[str, int]]]:
-    """(tile of the mask, options). Backward first: that is where the time goes. An empty set is torch's choice."""
+    """Return (tile of the mask, options), backward tiles first because they take most time. Empty: torch's choice."""
     backward = [
         (32, 64, 64, 32, 3, 4),
         (32, 64, 64, 32, 2, 4),
@@ -43,7 +43,7 @@ def candidates() -> list[tuple[int, dict[str, int]]]:
 
 
 def measure(tile: int, options: dict[str, int], length: int, window: int) -> dict[str, Any]:
-    """Milliseconds of forward and of backward."""
+    """Return milliseconds of the forward and the backward pass."""
     import torch
     from dflash_trainer.compilation import WorkerCompiler
     from dflash_trainer.model import attention, mask_tiles
@@ -73,7 +73,7 @@ def measure(tile: int, options: dict[str, int], length: int, window: int) -> dic
 
 
 def timed(call: Any) -> float:
-    """Median of 12 calls in milliseconds."""
+    """Return the median of 12 calls in milliseconds."""
     import torch
     from dflash_trainer.bench.measure import time_call
 
@@ -81,11 +81,11 @@ def timed(call: Any) -> float:
 
 
 def main() -> int:
-    """Try every candidate; one that does not compile is said and passed over."""
+    """Measure every candidate; print and skip those that do not compile."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--length", type=int, default=4096, help="context tokens")
-    parser.add_argument("--seconds", type=float, default=480.0, help="no candidate is begun later than this")
+    parser.add_argument("--seconds", type=float, default=480.0, help="start no candidate after this time")
     arguments = parser.parse_args()
     results, started = [], time.monotonic()
     for tile, options in candidates():
@@ -94,7 +94,7 @@ def main() -> int:
         try:
             results.append(measure(tile, options, arguments.length, WINDOW))
             print(results[-1], flush=True)
-        except Exception as error:  # a candidate may need more shared memory than there is
+        except Exception as error:  # a candidate may need more shared memory than available
             print(tile, options, "failed:", str(error).splitlines()[0][:200], flush=True)
     best = {part: min(results, key=lambda result: result[part]) for part in ("forward_ms", "backward_ms")}
     print("best", best, flush=True)

@@ -1,9 +1,9 @@
-"""Does one process keep 5 + 3 workers busy? More threads than GPUs, small shapes, so that Python is what is measured.
+"""Measure whether Python limits 5 + 3 workers in one process: many threads, small shapes, one GPU.
 
     TRAINER_ENV/bin/python bench/host_threads.py [--json FILE] [--targets 5] [--drafters 3] [--seconds 6]
 
-Every target thread replays its own CUDA graph of the 27B-shaped target, every drafter thread takes whole steps, all
-on one GPU. The forwards a second that come out, over all threads, must exceed what real batches ask for.
+Every target thread replays its own CUDA graph of the 27B-shaped target and every drafter thread runs complete steps.
+The rate over all threads must exceed the rate that real batches need.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "trainer"))
 
 LENGTH, ANCHORS = 64, 16
 NEEDED_FORWARDS, NEEDED_STEPS = 10.9, 13.0
-"""Forwards a second of five target GPUs at 1 x 4096, and steps of three drafters at 230 ms."""
+"""Forwards per second of five target GPUs at 1 x 4096, and steps per second of three drafters at 230 ms."""
 
 
 def main() -> int:
-    """Alone, then together."""
+    """Measure each worker alone, then all together."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=Path(__file__).parents[1] / "trainer/configs/bench-27b.toml")
     parser.add_argument("--json", type=Path, help="file for the figures")
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Host and total time of one call of each kind, and rates with all threads at once."""
+    """Return host and total time of one call of each kind, and rates with all threads running."""
     import torch
     from dflash_trainer import compilation
     from dflash_trainer.bench.drafter import DrafterBench
@@ -51,9 +51,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from dflash_trainer.target.target import Target
 
     device = torch.device("cuda:0")
-    places = ["target.devices=['cuda:0']", "drafter.devices=['cuda:0']"]
+    devices = ["target.devices=['cuda:0']", "drafter.devices=['cuda:0']"]
     sizes = [f"data.buckets=[{LENGTH}]", f"data.batch_tokens={LENGTH}", f"objective.num_anchors={ANCHORS}"]
-    config = load_config(arguments.config, [*places, *sizes, "optimizer.state_dtype=bfloat16"])
+    config = load_config(arguments.config, [*devices, *sizes, "optimizer.state_dtype=bfloat16"])
     compilation.configure_thread(4)
     first = load_target(config, device)
     targets = [Target(first.forward, device, first.dtype, lambda: None, graphed=True) for _ in range(arguments.targets)]
@@ -83,7 +83,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def together(targets: list[Any], drafters: list[Any], seconds: float) -> dict[str, float]:
-    """Calls a second of each kind with a thread a worker, each on its own stream and waiting for its own work."""
+    """Return calls per second of each kind; every worker has a thread and a CUDA stream."""
     counts = [0] * (len(targets) + len(drafters))
     stop = threading.Event()
     threads = [

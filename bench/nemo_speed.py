@@ -1,12 +1,11 @@
-"""The drafter's step of NeMo Automodel 0.7.0 on the shapes of `bench drafter`; needs a GPU.
+"""Measure the drafter step of NeMo Automodel 0.7.0 on the shapes of `bench drafter`; needs a GPU.
 
     TRAINER_ENV/bin/python bench/nemo_speed.py [--json FILE] [--length 4096]
 
-NeMo's own draft model, anchors, compiled block mask and objective (flex_attention, the head's logits whole), as its
-DFlash recipe builds them; gradients clipped and AdamW on its bf16 weights. Where this differs from the recipe it is in
-NeMo's favour: the recipe has one mask for all layers, so that the layers are five sliding ones here (less work than
-four and a full one); AdamW is torch's fused one; loss and accuracy are not read back. `--tiny` proves the script on a
-CPU.
+This runs NeMo's draft model, anchors, compiled block mask and objective (flex_attention, unchunked logits) as its
+DFlash recipe builds them, with gradient clipping and AdamW on bf16 weights. All differences from the recipe favour
+NeMo: the recipe has one mask for all layers, so all five layers are sliding (less work than four sliding and one full);
+AdamW is torch's fused one; loss and accuracy are not read back. `--tiny` tests the script on a CPU.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _PACKING = "nemo_automodel.components.datasets.llm.packed_sequence"
 
 
 def build(setting: Setting) -> Peer:
-    """NeMo's training module with random weights."""
+    """Build NeMo's training module with random weights."""
     import torch
 
-    _leave_out_other_recipes()
+    _skip_other_recipes()
     from nemo_automodel.components.speculative.dflash.core import DFlashTrainerModule
     from nemo_automodel.components.speculative.dflash.draft_qwen3 import Qwen3DFlashDraftModel
 
@@ -48,11 +47,11 @@ def build(setting: Setting) -> Peer:
     return Peer(lambda ids, states, mask: module(ids, states, mask).loss, drafter, (0.9, 0.95))
 
 
-def _leave_out_other_recipes() -> None:
-    """Import the modules of the step alone, unchanged: with them the package needs torch and transformers only.
+def _skip_other_recipes() -> None:
+    """Import only the modules of the step, unchanged; they need torch and transformers only.
 
-    The DFlash package imports every drafter it has (Kimi's wants NeMo's model library), and the module that captures
-    the target's states wants the data sets for one function of packed batches. Neither is part of the step.
+    The DFlash package imports all its drafters (Kimi's needs NeMo's model library), and the module that captures the
+    target's states imports the data sets for one function of packed batches. Neither is part of the step.
     """
     root = importlib.util.find_spec("nemo_automodel")
     assert root is not None

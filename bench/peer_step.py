@@ -1,4 +1,4 @@
-"""What the scripts that measure a peer's drafter step share: the shapes of `bench drafter`, the step, its figures."""
+"""Shared code of the scripts that measure a peer's drafter step: shapes of `bench drafter`, the step, its figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from peer_venv import run_beside
+from peer_venv import run_in_peer_venv
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured, and where."""
+    """Shapes and device of a measurement."""
 
     target: str
-    """Name of random shapes."""
+    """Name in RANDOM_SHAPES."""
     device: str
     length: int
     anchors: int
@@ -34,7 +34,7 @@ class Setting:
 
     @property
     def attention(self) -> str:
-        """flex_attention has no backward on the CPU."""
+        """Return the attention implementation; flex_attention has no backward pass on the CPU."""
         return "flex_attention" if self.device == "cuda" else "sdpa"
 
 
@@ -43,10 +43,10 @@ TINY = Setting("qwen3.6-tiny", "cpu", 256, 16, 16, 64, 4, 2, 16, 255)
 
 
 class Peer(NamedTuple):
-    """A peer's training model, ready to be stepped."""
+    """A peer's training model, ready to train."""
 
     loss: Callable[[Tensor, Tensor, Tensor], Tensor]
-    """From ids [1, S], hidden states [1, S, X] and loss mask [1, S]."""
+    """Loss of ids [1, S], hidden states [1, S, X] and loss mask [1, S]."""
     drafter: nn.Module
     betas: tuple[float, float]
 
@@ -59,14 +59,14 @@ class Ends(NamedTuple):
 
 
 def run(description: str, requirement: str, build: Callable[[Setting], Peer]) -> int:
-    """Go on in the peer's venv, measure, print, write."""
+    """Re-execute in the peer's venv, measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--length", type=int, help=f"context tokens (default {FULL.length})")
-    parser.add_argument("--repeats", type=int, default=12, help="steps that count")
-    parser.add_argument("--tiny", action="store_true", help="small shapes on the CPU, to prove the script")
+    parser.add_argument("--repeats", type=int, default=12, help="measured steps")
+    parser.add_argument("--tiny", action="store_true", help="small shapes on the CPU, to test the script")
     arguments = parser.parse_args()
-    run_beside(requirement)
+    run_in_peer_venv(requirement)
     setting = TINY if arguments.tiny else FULL
     setting = replace(setting, length=arguments.length or setting.length)
     result = {"peer": requirement, **measure(build, setting, arguments.repeats)}
@@ -77,9 +77,9 @@ def run(description: str, requirement: str, build: Callable[[Setting], Peer]) ->
 
 
 def measure(build: Callable[[Setting], Peer], setting: Setting, repeats: int) -> dict[str, Any]:
-    """Median step and peak memory: forward, backward, gradients clipped to 1, torch's fused AdamW on bf16 weights.
+    """Return median step time and peak memory of forward, backward, clipping to 1 and torch's fused AdamW.
 
-    Ten steps come first, so that what a peer compiles anew for other anchors is not counted.
+    Weights are bf16. Ten warm-up steps exclude the recompilations that a peer makes for other anchors.
     """
     import torch
     from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call, time_unbroken
@@ -116,7 +116,7 @@ def measure(build: Callable[[Setting], Peer], setting: Setting, repeats: int) ->
 
 
 def drafter_config(setting: Setting, layer_types: tuple[str, ...] = ()) -> Qwen3Config:
-    """The published configuration of such a drafter; layer types of its own, or four sliding layers and a full one."""
+    """Return the published configuration of such a drafter; default: four sliding layers and a full one."""
     from dflash_trainer.config.schema import DrafterConfig
     from dflash_trainer.config.target_shape import RANDOM_SHAPES
     from dflash_trainer.export.config_json import config_json
@@ -139,7 +139,7 @@ def drafter_config(setting: Setting, layer_types: tuple[str, ...] = ()) -> Qwen3
 
 
 def frozen_ends(setting: Setting) -> Ends:
-    """Random ends of the target on the device, in bf16."""
+    """Return random embedding and head of the target on the device, in bf16."""
     import torch
     from dflash_trainer.config.target_shape import RANDOM_SHAPES
 

@@ -1,7 +1,7 @@
-"""A venv of its own for a peer's package, on top of the environment that runs the script.
+"""A separate venv for a peer's package, on top of the environment that runs the script.
 
-The venv holds the peer alone (installed without its dependencies, which are many and pinned) and sees this
-environment's torch and transformers, so both programs compute with the same libraries and nothing here is changed.
+The venv contains only the peer, without its many pinned dependencies, and sees this environment's torch and
+transformers. Both programs compute with the same libraries, and this environment is not changed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 _MARK = "DFLASH_BENCH_PEER"
 
 CANNOT_INSTALL = 3
-"""Exit code when no index offers the peer."""
+"""Exit code if the peer cannot be installed."""
 
 
-def run_beside(requirement: str) -> None:
-    """Go on in a venv that has `requirement`: returns there, and never returns in the calling process."""
+def run_in_peer_venv(requirement: str) -> None:
+    """Re-execute the script in a venv with `requirement`; returns only in the new process."""
     if os.environ.get(_MARK) == requirement:
         return
     python = _python_with(requirement)
@@ -32,7 +32,7 @@ def run_beside(requirement: str) -> None:
 
 
 def _python_with(requirement: str) -> Path:
-    """The venv's interpreter; the venv is made once a requirement and interpreter."""
+    """Return the venv's interpreter; create the venv once per requirement and interpreter."""
     tag = f"{requirement.replace('==', '-')}-py{sys.version_info.major}{sys.version_info.minor}"
     folder = REPOSITORY / ".cache" / "bench" / tag
     python = folder / "bin" / "python"
@@ -41,18 +41,18 @@ def _python_with(requirement: str) -> Path:
         _install(folder, python, requirement)
         ready.touch()
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-    beneath = [path for path in sys.path if Path(path).name == "site-packages"]
-    (packages / "beneath.pth").write_text("\n".join(beneath) + "\n", encoding="utf-8")
+    base_paths = [path for path in sys.path if Path(path).name == "site-packages"]
+    (packages / "base.pth").write_text("\n".join(base_paths) + "\n", encoding="utf-8")
     return python
 
 
 def _install(folder: Path, python: Path, requirement: str) -> None:
-    """Make the venv and install with uv where there is one (Debian's python lacks ensurepip), else with pip."""
+    """Create the venv and install with uv if available (Debian's python lacks ensurepip), else with pip."""
     uv = shutil.which("uv") or shutil.which("uv", path=str(REPOSITORY / ".venv" / "bin"))
     venv.EnvBuilder(with_pip=uv is None, clear=True).create(folder)
     installer = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
     environment = os.environ | {"UV_SYSTEM_CERTS": "1", "UV_NO_CONFIG": "1"}
     done = subprocess.run([*installer, "--quiet", "--no-deps", requirement], check=False, env=environment)
     if done.returncode:
-        print(f"{requirement} cannot be installed: see above", file=sys.stderr)
+        print(f"{requirement} could not be installed, see the output above", file=sys.stderr)
         raise SystemExit(CANNOT_INSTALL)

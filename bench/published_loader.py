@@ -1,10 +1,10 @@
-"""An exported drafter in the published package `dflash` 0.1.0: it loads, and drafts what ours drafts.
+"""Check exports against the published package `dflash` 0.1.0: they load, and both models draft the same.
 
     TRAINER_ENV/bin/python bench/published_loader.py [--json FILE]
 
-For a sliding and a full configuration of every target family: random weights are exported, loaded by the package
-without a missing or unexpected tensor, and both models draft blocks at many anchors, fp32 on the CPU. Run it with an
-environment that has the trainer's dependencies; the package is installed into a venv of its own.
+For every target family, with and without sliding layers: export random weights, load them with the package (no missing
+or unexpected tensor) and draft blocks at several anchors with both models, fp32 on the CPU. Run it in an environment
+with the trainer's dependencies; the package is installed into a separate venv.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from peer_venv import run_beside
+from peer_venv import run_in_peer_venv
 
 REQUIREMENT = "dflash==0.1.0"
 LIMIT = 1e-5
@@ -26,11 +26,11 @@ WINDOWS = (0, 24)
 
 
 def main() -> int:
-    """Compare, print, write; 0 when equal."""
+    """Compare, print and write the figures; return 0 if equal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args()
-    run_beside(REQUIREMENT)
+    run_in_peer_venv(REQUIREMENT)
 
     import torch
     import transformers
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def compare(target: str, window: int, scratch: Path) -> dict[str, Any]:
-    """Export, load with the package, draft with both."""
+    """Export, load with the package, draft with both models."""
     import torch
     from dflash import DFlashDraftModel
     from dflash_trainer.checkpoint.tensors import write_tensors
@@ -97,7 +97,7 @@ def compare(target: str, window: int, scratch: Path) -> dict[str, Any]:
 
 
 def configuration(target: str, window: int) -> Any:
-    """A drafter whose rotary base, head size and heads are its own, not the target's."""
+    """Return a drafter configuration whose rotary base, head size and heads differ from the target's."""
     from dflash_trainer.config.load import config_from_dict
 
     drafter = {"mask_token_id": 3, "dtype": "float32", "num_layers": 3, "block_size": BLOCK, "num_captured": 3}
@@ -107,7 +107,7 @@ def configuration(target: str, window: int) -> Any:
 
 
 def relative_error(ours: Any, theirs: Any, generator: Any) -> float:
-    """Largest relative difference of the drafted hidden states, block by block."""
+    """Return the largest relative difference of a block's drafted hidden states."""
     import torch
     from torch.nn import functional
 

@@ -1,15 +1,14 @@
-"""Trains a drafter of SmolLM2-135M for some minutes on the target's own answers, then measures real decoding.
+r"""Train a drafter of SmolLM2-135M for some minutes on the target's own answers, then measure real decoding.
 
-    cd REPOSITORY; PYTHONPATH=trainer python3 bench/smollm2_ten_minutes.py \\
+    cd REPOSITORY; PYTHONPATH=trainer python3 bench/smollm2_ten_minutes.py \
         --target FILE.gguf --work DIR --json FILE [--minutes 10] [--answers 12000] [--device cuda:0]
 
-Everything is made on the spot: prompts from templates, answers by the target (verb prepare), training (verb train; its
-number of steps follows from a short calibration run, so that the schedule ends with the time), evaluation (verb
-evaluate: in fp32, where answers must be equal token for token, and in bf16). Nothing is downloaded. The JSON
-is written anew after each part, so a part that fails loses nothing before it. The same command in the same --work goes
-on: data that is complete is kept, and so is a run that came to its end. After --limit minutes the part is ended.
+Nothing is downloaded. Templates give the prompts and the target writes the answers (`prepare`). A short calibration run
+sets the number of training steps, so that the schedule ends with the time (`train`). `evaluate` decodes in fp32, where
+answers must be equal token for token, and in bf16. The JSON is rewritten after each part. The same command with the
+same --work continues: complete data and finished runs are kept. After --limit minutes the current part is stopped.
 
---random takes a random target and random ids instead, which proves a box in a minute or two.
+--random uses a random target and random ids instead, which tests a box in a minute or two.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ samples = 128
 
 @dataclass
 class Job:
-    """One measurement: where it works, what it wrote so far."""
+    """A measurement: its options, its figures so far, its start time."""
 
     options: argparse.Namespace
     report: dict[str, Any] = field(default_factory=dict)
@@ -86,16 +85,24 @@ class Job:
 
     @property
     def work(self) -> Path:
+        """Return the folder for data, run and caches."""
         folder: Path = self.options.work
         return folder
 
     @property
     def cuda(self) -> bool:
+        """Return True if the device is a GPU."""
         return str(self.options.device).startswith("cuda")
 
-    def verb(self, name: str, *words: str) -> float:
-        """Run a verb of the trainer, its output on ours; seconds it took."""
-        command = [sys.executable, "-m", "dflash_trainer", name, "--config", str(self.work / "config.toml"), *words]
+    def trainer(self, command_name: str, *arguments: str) -> float:
+        """Run a command of the trainer and return its seconds; its output goes to stdout.
+
+        Raises:
+            subprocess.TimeoutExpired: `--limit` was reached; the command was stopped.
+            subprocess.CalledProcessError: the command failed.
+        """
+        command = [sys.executable, "-m", "dflash_trainer", command_name]
+        command += ["--config", str(self.work / "config.toml"), *arguments]
         print("$ " + " ".join(command[2:]), flush=True)
         started = time.monotonic()
         left = self.begun + self.options.limit * 60 - started
@@ -103,7 +110,7 @@ class Job:
             try:
                 code = process.wait(max(1.0, left))
             except subprocess.TimeoutExpired:
-                process.terminate()  # training saves first, and goes on at the next call
+                process.terminate()  # training writes a checkpoint and resumes at the next call
                 process.wait()
                 raise
         if code:
@@ -111,11 +118,12 @@ class Job:
         return time.monotonic() - started
 
     def save(self) -> None:
+        """Write the figures so far."""
         self.options.json.write_text(json.dumps(self.report, indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> int:
-    """Run all parts; 0 when every part worked and fp32 answers were equal."""
+    """Run all parts; return 0 if every part succeeded and the fp32 answers were equal."""
     job = Job(parse(sys.argv[1:]))
     job.work.mkdir(parents=True, exist_ok=True)
     job.report = {"ok": False, "problems": [], "machine": machine(job), "minutes": job.options.minutes}
@@ -139,28 +147,28 @@ def main() -> int:
     return 0 if job.report["ok"] else 1
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--target", type=Path, help="SmolLM2-135M-Instruct as a GGUF file")
     source.add_argument("--random", action="store_true", help="random target and random ids")
     parser.add_argument("--work", type=Path, required=True, help="folder for data, run and caches")
     parser.add_argument("--json", type=Path, required=True, help="file for the figures")
-    parser.add_argument("--minutes", type=float, default=10.0, help="minutes of training, compilation apart")
-    parser.add_argument("--limit", type=float, default=45.0, help="minutes of everything; a part beyond them is cut")
-    parser.add_argument("--answers", type=int, default=12000, help="answers that the target writes first")
-    parser.add_argument("--answer-tokens", type=int, default=192, help="longest answer in the data")
-    parser.add_argument("--answer-batch", type=int, default=1024, help="answers written at once")
+    parser.add_argument("--minutes", type=float, default=10.0, help="minutes of training, without compilation")
+    parser.add_argument("--limit", type=float, default=45.0, help="minutes of all parts; a part beyond them is stopped")
+    parser.add_argument("--answers", type=int, default=12000, help="training answers to generate")
+    parser.add_argument("--answer-tokens", type=int, default=192, help="longest answer in the data, in tokens")
+    parser.add_argument("--answer-batch", type=int, default=1024, help="answers generated per batch")
     parser.add_argument("--device", default="cuda:0", help="cuda:0 or cpu")
-    parser.add_argument("--prompts", type=int, default=32, help="held-out prompts that are decoded")
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], help="types to decode in")
-    parser.add_argument("--new-tokens", type=int, default=128, help="longest decoded answer")
-    return parser.parse_args(words)
+    parser.add_argument("--prompts", type=int, default=32, help="held-out prompts to decode")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], help="dtypes to decode in")
+    parser.add_argument("--new-tokens", type=int, default=128, help="longest decoded answer, in tokens")
+    return parser.parse_args(arguments)
 
 
 def machine(job: Job) -> dict[str, str]:
-    """What the figures are measured on."""
+    """Return the device and the library versions."""
     import torch
     import transformers
 
@@ -169,7 +177,7 @@ def machine(job: Job) -> dict[str, str]:
 
 
 def write_config(job: Job) -> None:
-    """The run's TOML in the work folder."""
+    """Write the run's TOML into the work folder."""
     options = job.options
     target = "random:smollm2-135m" if options.random else str(options.target.absolute())
     longest = 64 * -(-(options.answer_tokens + 64) // 64)
@@ -187,7 +195,7 @@ def write_config(job: Job) -> None:
 
 
 def make_data(job: Job) -> dict[str, Any]:
-    """Prompts by templates, answers by the target; training and held-out sets share no topic."""
+    """Generate prompts from templates and answers by the target; training and held-out sets share no topic."""
     options = job.options
     counts = {"train": options.answers, "eval": min(_HELD_OUT, options.answers)}
     result: dict[str, Any] = {}
@@ -197,15 +205,17 @@ def make_data(job: Job) -> dict[str, Any]:
             continue
         prompts = job.work / f"prompts-{name}.jsonl"
         result[f"{name}_prompts"] = write_prompts(prompts, count, held_out=name == "eval")
-        words = ["--regenerate", "--max-new-tokens", str(options.answer_tokens), "--batch", str(options.answer_batch)]
+        arguments = ["--regenerate", "--max-new-tokens", str(options.answer_tokens)]
+        arguments += ["--batch", str(options.answer_batch)]
         output = job.work / name
         if not output.exists():
-            result[f"{name}_seconds"] = job.verb("prepare", "--input", str(prompts), "--output", str(output), *words)
+            arguments += ["--input", str(prompts), "--output", str(output)]
+            result[f"{name}_seconds"] = job.trainer("prepare", *arguments)
     return result
 
 
 def random_dataset(folder: Path, count: int, *, longest: int) -> None:
-    """Random ids of random lengths, answers from the 16th id on."""
+    """Write samples of random ids and lengths; the first 16 ids are the prompt."""
     from dflash_trainer.data.arrow import write_samples
 
     draw = random.Random(count)
@@ -218,27 +228,28 @@ def random_dataset(folder: Path, count: int, *, longest: int) -> None:
 
 
 def train(job: Job) -> dict[str, Any]:
-    """Calibrate, then train as many steps as fit into the minutes."""
+    """Calibrate, then train as many steps as fit into `--minutes`."""
     cache = str(job.work / "cache")
     first, run = job.work / "calibration", job.work / "run"
     steps = f"optimizer.max_steps={_CALIBRATION_STEPS if job.cuda else 4}"
     if not finished(first):
-        job.verb("train", "--run-dir", str(first), "--cache-dir", cache, "--set", steps)
+        job.trainer("train", "--run-dir", str(first), "--cache-dir", cache, "--set", steps)
     rows = metrics(first)
     counted = rows[min(_COUNTED_FROM, len(rows) // 2) :]
     pace = (counted[-1]["time"] - counted[0]["time"]) / max(1, len(counted) - 1)
     total = max(2, int(job.options.minutes * 60 / pace))
     every = max(1, total // 5)
     changes = (f"optimizer.max_steps={total}", f"evaluation.every_steps={every}", f"logging.every_steps={every}")
-    sets = [word for change in changes for word in ("--set", change)]
-    whole = None if finished(run) else job.verb("train", "--run-dir", str(run), "--cache-dir", cache, *sets)
+    overrides = [argument for change in changes for argument in ("--set", change)]
+    paths = ["--run-dir", str(run), "--cache-dir", cache]
+    with_start = None if finished(run) else job.trainer("train", *paths, *overrides)
     rows = metrics(run)
     held_out = [{"step": row["step"], "accept_len": row["eval_accept_len"]} for row in rows if "eval_accept_len" in row]
     last = rows[-20:]
     return {
         "steps": len(rows),
         "seconds": rows[-1]["time"] - rows[0]["time"],
-        "seconds_with_start": whole,
+        "seconds_with_start": with_start,
         "tokens": rows[-1]["tokens"],
         "epochs": rows[-1]["epoch"] + 1,
         "loss": sum(row["loss"] for row in last) / len(last),
@@ -251,38 +262,40 @@ def train(job: Job) -> dict[str, Any]:
 
 
 def finished(run: Path) -> bool:
-    """Whether a training run came to its end."""
+    """Return True if a training run finished."""
     state = run / "state.json"
     return state.is_file() and json.loads(state.read_text(encoding="utf-8"))["phase"] == "finished"
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """Rows of a run's metrics.jsonl."""
+    """Return the rows of a run's metrics.jsonl."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def export(job: Job) -> dict[str, Any]:
-    """The drafter as servers load it."""
-    job.verb("export", "--checkpoint", str(job.work / "run"), "--output", str(job.work / f"exported-{time.time_ns()}"))
+    """Export the drafter for servers."""
+    output = job.work / f"exported-{time.time_ns()}"
+    job.trainer("export", "--checkpoint", str(job.work / "run"), "--output", str(output))
     return {}
 
 
 def evaluate(dtype: str) -> Callable[[Job], dict[str, Any]]:
-    """Evaluate the run's drafter in `dtype`; recorded graphs first, and without them when that fails."""
+    """Return a part that evaluates the drafter in `dtype`, on CUDA without CUDA graphs if they fail."""
 
     def part(job: Job) -> dict[str, Any]:
         file = job.work / f"evaluation-{dtype}.json"
-        words = ["--checkpoint", str(job.work / "run"), "--json", str(file), "--prompts", str(job.options.prompts)]
-        words += ["--max-new-tokens", str(job.options.new_tokens)]
-        words += ["--set", f"target.dtype={dtype}", "--set", f"drafter.dtype={dtype}"]
-        words += ["--cache-dir", str(job.work / "cache")]
+        arguments = ["--checkpoint", str(job.work / "run"), "--json", str(file)]
+        arguments += ["--prompts", str(job.options.prompts)]
+        arguments += ["--max-new-tokens", str(job.options.new_tokens)]
+        arguments += ["--set", f"target.dtype={dtype}", "--set", f"drafter.dtype={dtype}"]
+        arguments += ["--cache-dir", str(job.work / "cache")]
         try:
-            job.verb("evaluate", *words)
+            job.trainer("evaluate", *arguments)
         except subprocess.CalledProcessError as error:
             if not job.cuda or file.exists():
                 raise
-            job.report["problems"].append(f"{dtype} with recorded graphs: {error}")
-            job.verb("evaluate", *words, "--set", "target.cuda_graphs=false", "--set", "runtime.compile=false")
+            job.report["problems"].append(f"{dtype} with CUDA graphs: {error}")
+            job.trainer("evaluate", *arguments, "--set", "target.cuda_graphs=false", "--set", "runtime.compile=false")
         result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return result
 
@@ -290,7 +303,7 @@ def evaluate(dtype: str) -> Callable[[Job], dict[str, Any]]:
 
 
 def summary(report: dict[str, Any]) -> str:
-    """The figures for people."""
+    """Return the figures as text."""
     lines = [f"problem: {problem}" for problem in report["problems"]]
     training = report.get("training")
     if training:
@@ -303,7 +316,7 @@ def summary(report: dict[str, Any]) -> str:
         if found:
             real, held_out = found["decoding"], found["held_out"]["accept_len"]
             lines.append(
-                f"{dtype}: held-out accept length {held_out:.3f}; decoding {real['accept_len']:.3f} tokens a step, "
+                f"{dtype}: held-out accept length {held_out:.3f}; decoding {real['accept_len']:.3f} tokens per step, "
                 f"{real['plain']['tok_s']:.0f} -> {real['speculative']['tok_s']:.0f} tok/s (x{real['speed_up']:.2f}), "
                 f"equal token for token: {real['equal']}"
             )

@@ -1,9 +1,9 @@
-"""Our loss and every gradient against SpecForge 0.2.0's OnlineDFlashModel, fp32 on the CPU.
+"""Compare the loss and every gradient with SpecForge 0.2.0's OnlineDFlashModel, fp32 on the CPU.
 
     TRAINER_ENV/bin/python bench/specforge_equality.py [--json FILE]
 
-Both get the same weights, token ids, hidden states and anchors. Run it with an environment that has the trainer's
-dependencies; SpecForge itself is installed into a venv of its own. Exit code 1 when a relative error reaches 1e-5.
+Both get the same weights, token ids, hidden states and anchors. Run it in an environment with the trainer's
+dependencies; SpecForge is installed into a separate venv. Exit code 1 if a relative error reaches 1e-5.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peer_venv import run_beside
+from peer_venv import run_in_peer_venv
 
 REQUIREMENT = "specforge==0.2.0"
 LIMIT = 1e-5
@@ -24,7 +24,7 @@ ROWS, LENGTH, ANCHORS, BLOCK, WINDOW = 3, 160, 24, 8, 48
 
 @dataclass(frozen=True)
 class Case:
-    """One objective to compare."""
+    """An objective to compare."""
 
     name: str
     ours: dict[str, Any]
@@ -38,11 +38,11 @@ CASES = (
 
 
 def main() -> int:
-    """Compare, print, write; 0 when equal."""
+    """Compare, print and write the figures; return 0 if equal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args()
-    run_beside(REQUIREMENT)
+    run_in_peer_venv(REQUIREMENT)
 
     import torch
     import transformers
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def compare(case: Case) -> dict[str, Any]:
-    """Sum of weighted losses and its gradients, both ways; sums, since the two divide D-PACE's by other counts."""
+    """Compare sums of weighted losses and their gradients; the two divide D-PACE's sum by different counts."""
     import torch
 
     batch = make_batch()
@@ -80,7 +80,7 @@ def compare(case: Case) -> dict[str, Any]:
     errors = {
         name: float((our_gradients[name] - value).norm() / value.norm()) for name, value in their_gradients.items()
     }
-    assert errors.keys() == our_gradients.keys(), "the two models name other tensors"
+    assert errors.keys() == our_gradients.keys(), "the two models have different tensor names"
     assert all(torch.isfinite(value).all() and value.norm() > 0 for value in their_gradients.values())
     worst = max(errors, key=lambda name: errors[name])
     loss_error = abs(ours - theirs) / abs(theirs)
@@ -96,7 +96,7 @@ def compare(case: Case) -> dict[str, Any]:
 
 
 def make_batch() -> dict[str, Any]:
-    """Random weights, states and ids; rows with few answer tokens leave anchor slots masked."""
+    """Return random weights, states and ids; rows with few answer tokens have masked anchor slots."""
     import torch
     from dflash_trainer.model.anchors import draw_anchors
     from dflash_trainer.model.build import initialise
@@ -130,7 +130,7 @@ def make_batch() -> dict[str, Any]:
 
 
 def drafter_shape() -> Any:
-    """Sliding layers and a full one, more query than key heads, a head size that is not hidden / heads."""
+    """Return a shape with sliding and full layers, grouped-query attention and head_dim != hidden / heads."""
     from dflash_trainer.model.shape import DrafterShape
 
     return DrafterShape(
@@ -153,7 +153,7 @@ def drafter_shape() -> Any:
 
 
 def our_sum(case: Case, batch: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """(sum of weighted losses, gradients by name) of this trainer."""
+    """Return this trainer's sum of weighted losses and its gradients by name."""
     from dflash_trainer.config.schema import ObjectiveConfig
     from dflash_trainer.loss import draft_loss
 
@@ -177,7 +177,7 @@ def our_sum(case: Case, batch: dict[str, Any]) -> tuple[float, dict[str, Any]]:
 
 
 def their_sum(case: Case, batch: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """The same of SpecForge's model, which gets our anchors instead of drawing its own."""
+    """Return the same of SpecForge's model, with our anchors instead of its own."""
     import torch
     from dflash_trainer.export.config_json import config_json
     from specforge.algorithms.common.dflash_family_model import OnlineDFlashModel
@@ -191,8 +191,8 @@ def their_sum(case: Case, batch: dict[str, Any]) -> tuple[float, dict[str, Any]]
     draft = DFlashDraftModel(config).float()
     draft.load_state_dict(batch["drafter"].state_dict(), strict=True)
     ends = {}
-    for end in ("embed", "head"):
-        ends[end] = torch.nn.Parameter(batch[end], requires_grad=False)
+    for name in ("embed", "head"):
+        ends[name] = torch.nn.Parameter(batch[name], requires_grad=False)
     head = torch.nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
     head.weight = ends["head"]
     embed = torch.nn.Embedding(shape.vocab_size, shape.hidden_size, _weight=batch["embed"])

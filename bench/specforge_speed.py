@@ -1,10 +1,9 @@
-"""The drafter's step of SpecForge 0.2.0 on the shapes of `bench drafter`; needs a GPU.
+"""Measure the drafter step of SpecForge 0.2.0 on the shapes of `bench drafter`; needs a GPU.
 
     TRAINER_ENV/bin/python bench/specforge_speed.py [--json FILE] [--length 4096]
 
-SpecForge's own model, masks and objective (flex_attention, chunked and checkpointed head), gradients clipped and
-torch's fused AdamW on its bf16 weights, as its trainer keeps them. Run it next to `bench drafter` for a comparison.
-`--tiny` proves the script on a CPU.
+This runs SpecForge's model, masks and objective (flex_attention, chunked and checkpointed head) with gradient clipping
+and torch's fused AdamW on bf16 weights, as its trainer keeps them. `--tiny` tests the script on a CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from peer_step import Peer, Setting, drafter_config, frozen_ends, run
 
 
 def build(setting: Setting) -> Peer:
-    """SpecForge's training model with random weights."""
+    """Build SpecForge's training model with random weights."""
     import torch
     from specforge.algorithms.common.dflash_family_model import OnlineDFlashModel
     from specforge.modeling.draft.dflash import DFlashDraftModel

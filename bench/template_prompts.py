@@ -1,4 +1,4 @@
-"""Prompts made from templates: questions of many kinds about many topics, the same ones on every machine."""
+"""Prompts from templates: many kinds of questions about many topics, the same on every machine."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ the kidneys; earthworms; bamboo; concrete; lighthouses; origami; origins of writ
 
 
 def write_prompts(file: Path, count: int, *, held_out: bool) -> int:
-    """Write `count` prompts (fewer when the templates give fewer), shuffled; held-out ones have topics of their own."""
+    """Write up to `count` shuffled prompts and return their number; held-out prompts have separate topics."""
     topics = [topic.strip() for topic in (_HELD_OUT_TOPICS if held_out else _TOPICS).split(";")]
     texts = [
         question.format(topic=" ".join(topic.split())) + style

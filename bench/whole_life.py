@@ -1,12 +1,12 @@
-"""A box's whole life through the playbooks, timed: deploy, train, status, stop, cache restored, resume, report.
+r"""Time the life cycle of a box through the playbooks: deploy, train, status, stop, restore the cache, resume, report.
 
-    python bench/whole_life.py --root /opt/box --config bench-27b.toml --random-data 4096 --steps 300 \\
+    python bench/whole_life.py --root /opt/box --config bench-27b.toml --random-data 4096 --steps 300 \
         --set 'drafter.devices=["cuda:0"]' --extra-vars @box.yml --json life.json
 
-The box is this machine (inventory/localhost.yml); `--extra-vars` says what else it needs: the profile, a wheelhouse.
-With `--random-data N` the run trains on random ids, samples of N tokens. Each stage is one command that an operator
-types. Seconds are those of the whole command; the cache's own figures come from cache.json, the run's from
-metrics.jsonl, counted after the first steps. What came so far is written after every stage.
+The box is this machine (inventory/localhost.yml); further variables, such as the profile or a wheelhouse, go into
+`--extra-vars`. With `--random-data N` the run trains on samples of N random ids. Each stage is one operator command,
+and its seconds are those of the command. The cache's figures come from cache.json, the run's from metrics.jsonl after
+the first steps. The report is rewritten after every stage.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 SETTLING = 8
-"""Steps that do not count: the queue fills, the clocks settle."""
+"""Unmeasured first steps: the queue fills, the clocks settle."""
 WRITE_RANDOM = """
 import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
@@ -40,70 +40,71 @@ write_samples(folder / "random.arrow", rows)
 
 @dataclass
 class Life:
-    """One box, how its playbooks are called, and what was found so far."""
+    """A box, the options of its playbooks, and the report so far."""
 
-    given: argparse.Namespace
+    options: argparse.Namespace
     overrides: list[str]
     report: dict[str, Any] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
-        return Path(self.given.root).expanduser().absolute()
+        """Return the absolute path of dflash_root."""
+        return Path(self.options.root).expanduser().absolute()
 
     @property
     def run(self) -> Path:
-        """The folder of the current run."""
+        """Return the folder of the current run."""
         return (self.root / "current").resolve()
 
-    def command(self, *words: str) -> list[str]:
-        """The argv of a playbook for this box."""
+    def command(self, *arguments: str) -> list[str]:
+        """Return the command line of a playbook for this box."""
         variables = {
             "dflash_root": str(self.root),
             "dflash_workspace": str(self.root),
-            "dflash_config": self.given.config,
+            "dflash_config": self.options.config,
             "dflash_overrides": self.overrides,
         }
-        own = [word for extra in self.given.extra_vars for word in ("-e", extra)]
-        return [self.given.ansible, *words, "-e", json.dumps(variables), *own]
+        extra_vars = [argument for extra in self.options.extra_vars for argument in ("-e", extra)]
+        return [self.options.ansible, *arguments, "-e", json.dumps(variables), *extra_vars]
 
-    def play(self, stage: str, *words: str) -> None:
-        """Run a playbook, note its seconds; a failure ends everything."""
-        print(f"\n==> {stage}: {' '.join(words)}", flush=True)
+    def play(self, stage: str, *arguments: str) -> None:
+        """Run a playbook and record its seconds; a failure ends the script."""
+        print(f"\n==> {stage}: {' '.join(arguments)}", flush=True)
         started = time.perf_counter()
-        subprocess.run(self.command(*words), cwd=REPO, check=True)
-        self.note(stage, seconds=round(time.perf_counter() - started, 2))
+        subprocess.run(self.command(*arguments), cwd=REPO, check=True)
+        self.record(stage, seconds=round(time.perf_counter() - started, 2))
 
-    def note(self, stage: str, **figures: Any) -> None:
-        """Keep figures of a stage, on disk as well."""
+    def record(self, stage: str, **figures: Any) -> None:
+        """Add figures of a stage to the report and write it."""
         self.report.setdefault(stage, {}).update(figures)
-        self.given.json.write_text(json.dumps(self.report, indent=2) + "\n", encoding="utf-8")
+        self.options.json.write_text(json.dumps(self.report, indent=2) + "\n", encoding="utf-8")
 
-    def answer(self, playbook: str) -> dict[str, Any]:
-        """What a reading playbook says as JSON."""
-        file = self.root / "answer.json"
+    def report_of(self, playbook: str) -> dict[str, Any]:
+        """Run a read-only playbook and return its JSON report."""
+        file = self.root / "report.json"
         self.play(Path(playbook).stem, playbook, "-e", f"json_out={file}")
-        told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return told
+        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return report
 
     def cache(self) -> tuple[Path, dict[str, Any]]:
-        """The one cache folder, and what proved it last."""
+        """Return the only cache folder and its latest cache check."""
         file = next((self.root / "caches").glob("*/cache.json"))
         record = json.loads(file.read_text(encoding="utf-8"))
-        proof: dict[str, Any] = max(record["shapes"].values(), key=lambda shape: shape.get("checked_at", ""))
-        return file.parent, proof
+        latest: dict[str, Any] = max(record["shapes"].values(), key=lambda shape: shape.get("checked_at", ""))
+        return file.parent, latest
 
 
 def main() -> int:
-    """Run all stages; 0 when each did what it promises."""
-    given = parse()
-    life = Life(given, list(given.set))
+    """Run all stages; return 0 if each succeeded."""
+    options = parse()
+    life = Life(options, list(options.set))
     life.root.mkdir(parents=True, exist_ok=True)
-    given.json.write_text("{}\n", encoding="utf-8")  # a path that cannot be written is told now
-    if given.random_data:
+    options.json.write_text("{}\n", encoding="utf-8")  # fail now if the path is not writable
+    if options.random_data:
         folder = life.root / "random-data"
-        words = [given.python, "-c", WRITE_RANDOM, str(REPO / "trainer"), str(folder), str(given.random_data)]
-        subprocess.run([*words, str(given.vocabulary)], check=True)
-        life.overrides += [f'data.path="{folder}"', 'data.eval_path=""', f"data.buckets=[{given.random_data}]"]
+        command = [options.python, "-c", WRITE_RANDOM, str(REPO / "trainer"), str(folder), str(options.random_data)]
+        subprocess.run([*command, str(options.vocabulary)], check=True)
+        life.overrides += [f'data.path="{folder}"', 'data.eval_path=""', f"data.buckets=[{options.random_data}]"]
         life.overrides += ["evaluation.every_steps=0", "optimizer.epochs=1000000", "optimizer.max_steps=1000000"]
     first_life(life)
     wipe_and_restore(life)
@@ -113,79 +114,82 @@ def main() -> int:
 
 
 def first_life(life: Life) -> None:
-    """From an empty box to a run of so many steps, looked at and stopped."""
+    """Deploy on an empty box, train the given number of steps, check and stop the run."""
     life.play("deploy", "deploy.yml")
     note_cache(life, "deploy", "cold_seconds", "warm_seconds", "misses", "counters", "load_seconds", "torch")
-    wait_for_step(life, life.given.steps)
-    told = life.answer("playbooks/status.yml")
-    life.note("status", ok=told["ok"], problems=told["problems"])
-    told = life.answer("playbooks/verify.yml")
-    life.note("verify", ok=told["ok"], problems=told["problems"])
+    wait_for_step(life, life.options.steps)
+    for name in ("status", "verify"):
+        report = life.report_of(f"playbooks/{name}.yml")
+        life.record(name, ok=report["ok"], problems=report["problems"])
     life.play("deploy_again", "deploy.yml")
     life.play("stop", "playbooks/stop.yml")
-    life.note("training", **course(life.run))
+    life.record("training", **training_figures(life.run))
 
 
 def wipe_and_restore(life: Life) -> None:
-    """A warm cache has no work; it is packed, lost, restored, and where asked made anew."""
+    """Prewarm a warm cache, archive, delete and restore it; with --wipe, build it again."""
     life.play("warmup_warm", "relaunch.yml", "--tags", "warmup")
     life.play("pack", "relaunch.yml", "--tags", "warmup", "-e", "compile_cache_archive=true")
     folder, _ = life.cache()
     archive = next(path for path in (life.root / "archives").iterdir() if path.suffix != ".json")
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    life.note("pack", archive_bytes=archive.stat().st_size, cache_bytes=size)
+    life.record("pack", archive_bytes=archive.stat().st_size, cache_bytes=size)
     shutil.rmtree(folder)
     life.play("restore", "relaunch.yml", "--tags", "warmup", "-e", f"compile_cache_restore={archive}")
     note_cache(life, "restore", "warm_seconds", "misses", "counters")
-    if life.given.wipe:
+    if life.options.wipe:
         life.play("wipe", "relaunch.yml", "--tags", "warmup", "-e", "compile_cache_wipe=true")
         note_cache(life, "wipe", "cold_seconds", "warm_seconds", "misses")
 
 
 def second_life(life: Life) -> None:
-    """The run goes on from its checkpoint, is stopped, and is reported on."""
-    step = state(life.run)["step"]
+    """Resume the run from its checkpoint, stop it and write its report."""
+    step = read_state(life.run)["step"]
     life.play("resume", "relaunch.yml", "--tags", "launch,verify")
     row = first_row(life.run)
-    life.note("resume", stopped_at=step, first_step=row["step"], went_on=row["step"] == step + 1)
+    life.record("resume", stopped_at=step, first_step=row["step"], resumed=row["step"] == step + 1)
     life.play("stop_again", "playbooks/stop.yml")
     life.play("report", "playbooks/report.yml")
 
 
 def note_cache(life: Life, stage: str, *names: str) -> None:
-    """Keep what the proof of the cache says."""
-    proof = life.cache()[1]
-    life.note(stage, **{name: proof[name] for name in names if name in proof})
+    """Record figures of the latest cache check."""
+    latest = life.cache()[1]
+    life.record(stage, **{name: latest[name] for name in names if name in latest})
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
-    """Whole lines of a run's metrics.jsonl."""
+    """Return the complete lines of a run's metrics.jsonl."""
     file = run / "metrics.jsonl"
     lines = file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
     return [json.loads(line) for line in lines]
 
 
 def first_row(run: Path) -> dict[str, Any]:
-    """The first step that a run trained."""
+    """Return the row of a run's first step."""
     return rows_of(run)[0]
 
 
-def state(run: Path) -> dict[str, Any]:
-    """The trainer's state.json."""
-    told: dict[str, Any] = json.loads((run / "state.json").read_text(encoding="utf-8"))
-    return told
+def read_state(run: Path) -> dict[str, Any]:
+    """Return the trainer's state.json."""
+    state: dict[str, Any] = json.loads((run / "state.json").read_text(encoding="utf-8"))
+    return state
 
 
 def wait_for_step(life: Life, step: int) -> None:
-    """Return once the run is there; a run that ended is an error."""
-    while (now := state(life.run))["step"] < step:
+    """Wait until the run reaches a step.
+
+    Raises:
+        SystemExit: the run ended before that step.
+    """
+    while (now := read_state(life.run))["step"] < step:
         if now["phase"] in ("failed", "stopped", "finished"):
-            raise SystemExit(f"the run {now['phase']} at step {now['step']}: {now['detail']}")
+            raise SystemExit(f"the run is {now['phase']} at step {now['step']}: {now['detail']}")
         time.sleep(0.5)
 
 
-def course(run: Path) -> dict[str, Any]:
-    """Speed, memory and counters of the steps that count."""
+def training_figures(run: Path) -> dict[str, Any]:
+    """Return speed, memory and counters of the measured steps."""
     rows = rows_of(run)[SETTLING:]
     seconds = rows[-1]["time"] - rows[0]["time"]
     last = rows[-1]
@@ -202,7 +206,7 @@ def course(run: Path) -> dict[str, Any]:
 
 
 def shares(first: dict[str, Any], last: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Busy share of each worker between two steps, and milliseconds of Python a batch."""
+    """Return each worker's busy share between two steps and its milliseconds of Python per batch."""
     seconds, before = last["time"] - first["time"], {worker["name"]: worker for worker in first["workers"]}
     found = {}
     for worker in last["workers"]:
@@ -217,26 +221,26 @@ def shares(first: dict[str, Any], last: dict[str, Any]) -> dict[str, dict[str, f
     return found
 
 
-def enough_steps(text: str) -> int:
-    """A number of steps of which two count, so that there is a time between them."""
+def parse_steps(text: str) -> int:
+    """Parse --steps; at least two steps must be measured to have a time between them."""
     if not text.isdecimal() or int(text) < SETTLING + 2:
-        raise argparse.ArgumentTypeError(f"{text}: give {SETTLING + 2} or more; the first {SETTLING} do not count")
+        raise argparse.ArgumentTypeError(f"{text}: give {SETTLING + 2} or more; the first {SETTLING} are not measured")
     return int(text)
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", required=True, help="dflash_root, made here")
+    parser.add_argument("--root", required=True, help="dflash_root; created if missing")
     parser.add_argument("--config", default="demo.toml", help="a file below trainer/configs")
     parser.add_argument("--set", action="append", default=[], metavar="section.key=value")
-    parser.add_argument("--extra-vars", action="append", default=[], help="what `-e` takes: JSON, or @FILE")
+    parser.add_argument("--extra-vars", action="append", default=[], help="extra variables: JSON, or @FILE")
     parser.add_argument("--random-data", type=int, default=0, metavar="TOKENS", help="train on random ids")
-    parser.add_argument("--vocabulary", type=int, default=248320, help="ids of the random data")
+    parser.add_argument("--vocabulary", type=int, default=248320, help="vocabulary size of the random data")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with pyarrow and numpy")
     parser.add_argument("--ansible", default=str(Path(sys.executable).parent / "ansible-playbook"))
-    parser.add_argument("--steps", type=enough_steps, default=300, help="steps before the run is stopped")
-    parser.add_argument("--wipe", action="store_true", help="also make the cache anew at the end")
+    parser.add_argument("--steps", type=parse_steps, default=300, help="steps before the run is stopped")
+    parser.add_argument("--wipe", action="store_true", help="also wipe the cache and build it again")
     parser.add_argument("--json", type=Path, required=True)
     return parser.parse_args()
 

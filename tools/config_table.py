@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the table of configuration keys in docs/trainer.md from trainer/dflash_trainer/config/schema.py.
+"""Write the table of configuration keys in docs/trainer.md from trainer/dflash_trainer/config/schema.py.
 
-python tools/config_table.py          rewrite the part between the two markers
-python tools/config_table.py --check  only compare; exit code 1 when they differ
+python tools/config_table.py          rewrite the table between the two markers
+python tools/config_table.py --check  compare only; exit code 1 if they differ
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ DOCUMENT = REPO / "docs/trainer.md"
 BEGIN, END = "<!-- configuration: begin -->", "<!-- configuration: end -->"
 
 
-def main(words: list[str]) -> int:
-    """Rewrite or compare."""
+def main(arguments: list[str]) -> int:
+    """Rewrite or compare the table."""
     text = DOCUMENT.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    wanted = f"{before}{BEGIN}\n{table(SOURCE.read_text(encoding='utf-8'))}{END}{after}"
-    if wanted == text:
+    updated = f"{before}{BEGIN}\n{table(SOURCE.read_text(encoding='utf-8'))}{END}{after}"
+    if updated == text:
         return 0
-    if "--check" in words:
-        print(f"{DOCUMENT.name}: the table of keys is not the one of {SOURCE.name}; run tools/config_table.py")
+    if "--check" in arguments:
+        print(f"{DOCUMENT.name}: the table of keys differs from {SOURCE.name}; run tools/config_table.py")
         return 1
-    DOCUMENT.write_text(wanted, encoding="utf-8")
+    DOCUMENT.write_text(updated, encoding="utf-8")
     return 0
 
 
 def table(source: str) -> str:
-    """One row a key: name, default, meaning."""
+    """Return the table: name, default and meaning of each key."""
     lines = ["| key | default | meaning |", "| --- | --- | --- |"]
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Config") and node.name != "Config":
@@ -42,7 +42,7 @@ def table(source: str) -> str:
 
 
 def section_rows(node: ast.ClassDef) -> list[str]:
-    """Rows of one section: an annotated field and the string under it."""
+    """Return the rows of a section: each annotated field and the string below it."""
     section = ""
     rows = []
     for field, after in zip(node.body, [*node.body[1:], None]):
@@ -59,7 +59,7 @@ def section_rows(node: ast.ClassDef) -> list[str]:
 
 
 def choices_of(annotation: ast.expr) -> str:
-    """The values of a Literal, or of Dtype."""
+    """Return the values of a Literal or of Dtype as text."""
     if (
         isinstance(annotation, ast.Subscript)
         and isinstance(annotation.value, ast.Name)

@@ -1,13 +1,13 @@
-"""Re-make the hash locks with uv and say what moved.
+"""Resolve the hash-pinned lockfiles with uv and print the changes.
 
-    make lock                                  keep every pin that still fits
-    make lock ARGS='cu128'                     one lock
-    make lock ARGS='cpu --upgrade-package datasets'     move one package
-    make lock ARGS='--upgrade'                 move everything that may move
-    make lock ARGS='cu128 --add-wheel causal_conv1d-1.6.1-cp312-cp312-linux_x86_64.whl'     record a wheel built by hand
+    make lock                                  keep every pin that is still valid
+    make lock ARGS='cu128'                     one lockfile
+    make lock ARGS='cpu --upgrade-package datasets'     upgrade one package
+    make lock ARGS='--upgrade'                 upgrade everything
+    make lock ARGS='cu128 --add-wheel causal_conv1d-1.6.1-cp312-cp312-linux_x86_64.whl'     record a locally built wheel
 
-torch comes from an index of its own with builds of several gigabytes. Only its file hashes and its requirements are
-needed here: trainer/locks/torch.json records them, and they are compared with the index where it can be reached.
+torch has a separate index with builds of several gigabytes. Only its file hashes and requirements are needed here.
+trainer/locks/torch.json records them; they are compared with the index if it is reachable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PLAIN = {
 
 
 def compile_lock(source: Path, target: Path, *options: str) -> str:
-    """Resolve `source` for all its pythons; keep the pins of `target` that still fit; return the lock's text."""
+    """Resolve `source` for all its Python versions, keep valid pins of `target`, return the lockfile's text."""
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder) / target.name
@@ -71,9 +71,9 @@ def compile_lock(source: Path, target: Path, *options: str) -> str:
 
 
 def stub_wheels(torch: dict[str, Any], folder: Path) -> None:
-    """Write wheels that hold only METADATA, under torch's real file names: enough to resolve."""
+    """Write wheels with METADATA only under torch's real file names, for the resolver."""
     version, info = torch["version"], f"torch-{torch['version']}.dist-info"
-    metadata = "".join(f"Requires-Dist: {one}\n" for one in torch["requires"])
+    metadata = "".join(f"Requires-Dist: {name}\n" for name in torch["requires"])
     for tag in torch["hashes"]:
         with zipfile.ZipFile(folder / f"torch-{version}-{tag}-{tag}-manylinux_2_28_x86_64.whl", "w") as wheel:
             wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n{metadata}\n")
@@ -84,7 +84,7 @@ def stub_wheels(torch: dict[str, Any], folder: Path) -> None:
 
 
 def index_hashes(torch: dict[str, Any]) -> dict[str, str] | None:
-    """Return tag to SHA-256 as the index lists them; None when it cannot be reached."""
+    """Return the index's SHA-256 by wheel tag, or None if the index is not reachable."""
     try:
         with urllib.request.urlopen(f"{torch['index']}/torch/", timeout=10) as answer:
             page = urllib.parse.unquote(answer.read().decode())
@@ -95,19 +95,19 @@ def index_hashes(torch: dict[str, Any]) -> dict[str, str] | None:
 
 
 def check_recorded(profile: str, torch: dict[str, Any]) -> None:
-    """Compare the recorded hashes with the index and say which it was."""
+    """Compare the recorded hashes with the index and print the result."""
     listed = index_hashes(torch)
     if listed is None:
-        print(f"{profile}: torch's index cannot be reached from here; its hashes are the recorded ones")
+        print(f"{profile}: torch's index is not reachable; using the recorded hashes")
         return
     wrong = {tag: hash_ for tag, hash_ in torch["hashes"].items() if listed.get(tag) != hash_}
     if wrong:
         sys.exit(f"{profile}: trainer/locks/torch.json and {torch['index']} differ for {', '.join(wrong)}: {listed}")
-    print(f"{profile}: torch's recorded hashes are those of its index")
+    print(f"{profile}: torch's recorded hashes match its index")
 
 
 def make_profile(profile: str, options: list[str]) -> str:
-    """Return the text of a trainer lock."""
+    """Return the text of a trainer lockfile."""
     torch = json.loads((LOCKS / "torch.json").read_text())[profile]
     check_recorded(profile, torch)
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +132,7 @@ def make_profile(profile: str, options: list[str]) -> str:
         flags=re.MULTILINE,
     )
     if count != 1:
-        sys.exit(f"{profile}: torch=={torch['version']} is not in what uv resolved; change {profile}.in or torch.json")
+        sys.exit(f"{profile}: torch=={torch['version']} is not in the resolution; change {profile}.in or torch.json")
     head = [
         f"# Made by `make lock` from {profile}.in; change that file, not this one.",
         f"# profile: {profile}",
@@ -149,7 +149,7 @@ def make_profile(profile: str, options: list[str]) -> str:
 
 
 def add_wheel(profile: str, wheel: Path) -> None:
-    """Record a wheel that was built by hand: its name, version, python and hash."""
+    """Record name, version, Python version and hash of a locally built wheel."""
     name, version, python, *_ = wheel.name.split("-")
     row = {
         "name": lockfile.normalized(name),
@@ -158,13 +158,13 @@ def add_wheel(profile: str, wheel: Path) -> None:
         "sha256": files.file_sha256(wheel),
     }
     built = json.loads(BUILT.read_text())
-    rows = [one for one in built[profile] if (one["name"], one["python"]) != (row["name"], row["python"])]
-    built[profile] = sorted([*rows, row], key=lambda one: (one["name"], one["python"]))
+    rows = [other for other in built[profile] if (other["name"], other["python"]) != (row["name"], row["python"])]
+    built[profile] = sorted([*rows, row], key=lambda entry: (entry["name"], entry["python"]))
     BUILT.write_text(json.dumps(built, indent=2) + "\n")
 
 
 def built_pins(rows: list[dict[str, str]]) -> str:
-    """Return the lock's lines of the wheels that were built by hand."""
+    """Return the lockfile's lines for locally built wheels."""
     return "".join(
         f"{row['name']}=={row['version']} ; python_version == '{row['python']}' \\\n"
         f"    --hash=sha256:{row['sha256']}\n    # built by hand\n"
@@ -172,8 +172,8 @@ def built_pins(rows: list[dict[str, str]]) -> str:
     )
 
 
-def moved(old: str, new: str) -> list[str]:
-    """Return one line for each package that came, went, moved or has other files."""
+def changes(old: str, new: str) -> list[str]:
+    """Return one line for each package that was added, removed, upgraded or has different files."""
     before, after = ({(pin.name, pin.marker): pin for pin in lockfile.parse(text).pins} for text in (old, new))
     lines = []
     for key in sorted(before.keys() | after.keys()):
@@ -186,36 +186,34 @@ def moved(old: str, new: str) -> list[str]:
         elif was is not None and now is not None and was.version != now.version:
             lines.append(f"    {name} {was.version} -> {now.version}")
         elif was is not None and now is not None and was.hashes != now.hashes:
-            lines.append(f"    {name} {now.version}: other files ({len(was.hashes)} -> {len(now.hashes)} hashes)")
+            lines.append(f"    {name} {now.version}: different files ({len(was.hashes)} -> {len(now.hashes)} hashes)")
     return lines
 
 
 def write(target: Path, text: str) -> None:
-    """Replace a lock when it changed, and say what moved."""
+    """Replace a lockfile if it changed and print the changes."""
     old = target.read_text() if target.exists() else ""
-    lines = moved(old, text)
-    print(
-        f"{target.relative_to(REPO)}: {len(lines)} moved" if text != old else f"{target.relative_to(REPO)}: unchanged"
-    )
+    lines = changes(old, text)
+    print(f"{target.relative_to(REPO)}: " + (f"{len(lines)} changed" if text != old else "unchanged"))
     print("\n".join(lines), end="\n" if lines else "")
     if text != old:
         target.write_text(text)
 
 
 def main() -> None:
-    """Make each lock that was asked for."""
+    """Resolve the named lockfiles, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join([*PLAIN, *PROFILES])}; all when none is given")
-    parser.add_argument("--add-wheel", type=Path, help="record a wheel built by hand in the one lock that is named")
-    asked, options = parser.parse_known_args()
-    unknown = [name for name in asked.names if name not in (*PLAIN, *PROFILES)]
+    parser.add_argument("names", nargs="*", help=f"of {', '.join([*PLAIN, *PROFILES])}; default: all")
+    parser.add_argument("--add-wheel", type=Path, help="record a locally built wheel in the named lockfile")
+    arguments, options = parser.parse_known_args()
+    unknown = [name for name in arguments.names if name not in (*PLAIN, *PROFILES)]
     if unknown:
-        parser.error(f"no such lock: {', '.join(unknown)}")
-    if asked.add_wheel:
-        if len(asked.names) != 1 or asked.names[0] not in PROFILES or not asked.add_wheel.is_file():
-            parser.error("--add-wheel wants a file, and the one profile that it is for")
-        add_wheel(asked.names[0], asked.add_wheel)
-    for name in asked.names or [*PLAIN, *PROFILES]:
+        parser.error(f"no such lockfile: {', '.join(unknown)}")
+    if arguments.add_wheel:
+        if len(arguments.names) != 1 or arguments.names[0] not in PROFILES or not arguments.add_wheel.is_file():
+            parser.error("--add-wheel needs an existing file and exactly one profile")
+        add_wheel(arguments.names[0], arguments.add_wheel)
+    for name in arguments.names or [*PLAIN, *PROFILES]:
         if name in PROFILES:
             write(LOCKS / f"{name}.lock", make_profile(name, options))
         else:

@@ -1,9 +1,9 @@
-"""Make the environment of tests/trainer: the CPU lock and pytest. Kept while locks and python are the same.
+"""Make the environment of tests/trainer from the CPU lockfile and pytest, if lockfiles or Python changed.
 
     python tools/trainer_venv.py .venv-trainer
 
-NAME is a link to NAME-<hash>, which is made aside: whole or absent. Wheels are taken from the folders that pip and uv
-are configured with (PIP_FIND_LINKS, UV_FIND_LINKS), else from the indexes of the lock.
+NAME is a symlink to NAME-<hash> and is replaced only once that folder is complete. Wheels come from the folders in
+pip's and uv's settings (PIP_FIND_LINKS, UV_FIND_LINKS), else from the lockfile's indexes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dflash_ops.core.errors import OpsError  # noqa: E402
 from dflash_ops.environment import interpreters, lockfile, sources, uv_command  # noqa: E402
 
 LOCKS = (REPO / "trainer/locks/cpu.lock", REPO / "requirements/trainer-tests.lock")
-WHOLE = "made-from.lock"
+COMPLETE = "made-from.lock"
 
 
 def install(target: Path, python: interpreters.Interpreter) -> None:
-    """Fill `target` from both locks."""
+    """Install both lockfiles into `target`."""
     uv = str(Path(sys.executable).parent / "uv")
     environment = {
         **os.environ,
@@ -65,7 +65,7 @@ def install(target: Path, python: interpreters.Interpreter) -> None:
 
 
 def main() -> None:
-    """Make it, or see that it is there."""
+    """Make the environment, or keep a complete one."""
     name = Path(sys.argv[1])
     try:
         python = interpreters.find(os.environ.get("TRAINER_PYTHON", ""), lockfile.parse(LOCKS[0].read_text()).pythons)
@@ -76,11 +76,11 @@ def main() -> None:
     made = Path(f"{name}-{key}")
     with Path(f"{name}.flock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        if not (made / WHOLE).exists():
+        if not (made / COMPLETE).exists():
             shutil.rmtree(made, ignore_errors=True)
             print(f"making {made} from cpu.lock and trainer-tests.lock with {python.path} {python.version}", flush=True)
             install(made, python)
-            shutil.copy(LOCKS[0], made / WHOLE)
+            shutil.copy(LOCKS[0], made / COMPLETE)
         spare = Path(f"{name}.new")
         spare.unlink(missing_ok=True)
         spare.symlink_to(made)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Make a virtual environment from a hash lock, or keep it when it already is that lock's.
+# Make a virtual environment from a hash-pinned lockfile, or keep it if it was made from that lockfile.
 #
 #   tools/venv.sh .venv requirements/controller.lock
 #
-# The folder NAME-<hash> is built aside and NAME becomes a link to it, so NAME is whole or absent.
+# NAME is a symlink to NAME-<hash> and is replaced only once that folder is complete.
 # Overrides:
-#   PYTHON=/usr/bin/python3.12 tools/venv.sh .venv requirements/controller.lock    another interpreter
+#   PYTHON=/usr/bin/python3.12 tools/venv.sh .venv requirements/controller.lock    use this interpreter
 set -euo pipefail
 
 find_python() {
@@ -16,7 +16,7 @@ find_python() {
       return
     fi
   done
-  echo "No Python 3.11 or newer found (looked for: ${PYTHON:-python3, python3.11 to 3.13}). Install one, or set PYTHON=/path/to/python3." >&2
+  echo "No Python 3.11 or newer found (tried: ${PYTHON:-python3, python3.11 to 3.13}). Install one, or set PYTHON=/path/to/python3." >&2
   return 1
 }
 
@@ -30,17 +30,17 @@ need_ensurepip() {
   elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then
     sudo -n "${apt[@]}" update && sudo -n DEBIAN_FRONTEND=noninteractive "${install[@]}"
   else
-    echo "Missing: python3-venv (for $1). Install it as root, then type the same command again: apt-get install -y python3-venv" >&2
+    echo "Missing: python3-venv (for $1). Install it as root, then run the same command again: apt-get install -y python3-venv" >&2
     return 1
   fi
 }
 
-# Of an index folder in pip's settings that lacks a package pip warns each time; every other warning is shown.
+# Hide the warning that pip prints for each package missing from a configured index folder; show all others.
 install() {
   "$1/bin/python" -m pip install --disable-pip-version-check --progress-bar off --no-deps --only-binary :all: \
     --require-hashes -r "$2" 2> >(sed -u '/^WARNING: Location .* is ignored/d' >&2) |
     sed -un 's/^\(Collecting\|Processing\) \([^ ]*\/\)\?\([^=; ]*\).*/  fetching \3/p
-             s/^Installing collected packages.*/  installing all of them (some ten seconds)/p'
+             s/^Installing collected packages.*/  installing all packages (about ten seconds)/p'
 }
 
 drop_old() {

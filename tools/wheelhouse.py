@@ -1,10 +1,10 @@
-"""Download every wheel of a lock, and uv, into wheelhouse/ for boxes that have no internet.
+"""Download every wheel of a lockfile, and uv, into wheelhouse/ for boxes without internet.
 
     make wheelhouse PROFILE=cu128                     for Python 3.12 on x86_64
     make wheelhouse PROFILE=cpu ARGS='--python 3.11'
 
-Then deploy with -e python_env_wheelhouse=wheelhouse/cu128-py312: what the box lacks is pushed there, and nothing is
-fetched from anywhere else with -e '{"python_env_index_urls": {"default": "none", "torch": "none"}}'.
+Then deploy with -e python_env_wheelhouse=wheelhouse/cu128-py312: missing wheels are copied to the box. To forbid every
+index: -e '{"python_env_index_urls": {"default": "none", "torch": "none"}}'.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.path.insert(0, str(REPO / "plugins/module_utils"))
 from dflash_ops.core.errors import OpsError  # noqa: E402
 from dflash_ops.environment import lockfile, sources  # noqa: E402
 
-# Every tag that glibc 2.28 can run, the newest first.
+# Every platform tag that glibc 2.28 supports, newest first.
 PLATFORMS = [
     *(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)),
     "manylinux2014_x86_64",
@@ -35,8 +35,8 @@ PLATFORMS = [
 
 
 def applies(pin: lockfile.Pin, python: str) -> bool:
-    """Tell whether a pin's marker holds on Linux x86_64 with this python."""
-    where = {
+    """Return True if a pin's marker applies on Linux x86_64 with this Python version."""
+    platform = {
         "python_version": python,
         "python_full_version": f"{python}.0",
         "sys_platform": "linux",
@@ -46,13 +46,13 @@ def applies(pin: lockfile.Pin, python: str) -> bool:
         "implementation_name": "cpython",
         "platform_python_implementation": "CPython",
     }
-    return not pin.marker or Marker(pin.marker).evaluate({**where, "extra": ""})
+    return not pin.marker or Marker(pin.marker).evaluate({**platform, "extra": ""})
 
 
 def download(part: sources.Part, python: str, target: Path, index: list[str]) -> None:
-    """Let pip fetch the wheels of one part, checked by hash."""
+    """Download the wheels of a part with pip, checked by hash."""
     short = python.replace(".", "")
-    tags = [word for tag in PLATFORMS for word in ("--platform", tag)]
+    tags = [option for tag in PLATFORMS for option in ("--platform", tag)]
     tags += [
         "--implementation",
         "cp",
@@ -65,9 +65,9 @@ def download(part: sources.Part, python: str, target: Path, index: list[str]) ->
         "--abi",
         "none",
     ]
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
-        wanted.write(sources.requirement_lines([dataclasses.replace(pin, marker="") for pin in part.pins]))
-        wanted.flush()
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
+        requirements.write(sources.requirement_lines([dataclasses.replace(pin, marker="") for pin in part.pins]))
+        requirements.flush()
         subprocess.run(
             [
                 sys.executable,
@@ -84,36 +84,37 @@ def download(part: sources.Part, python: str, target: Path, index: list[str]) ->
                 *tags,
                 *index,
                 "-r",
-                wanted.name,
+                requirements.name,
             ],
             check=True,
         )
 
 
 def main() -> None:
-    """Fill the folder; what is there already with the right hash is kept by pip."""
+    """Fill the folder; pip keeps files with the right hash."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("profile", choices=["cpu", "cu128"])
     parser.add_argument("--python", default="3.12")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     lock = lockfile.require_complete(
-        (REPO / f"trainer/locks/{asked.profile}.lock").read_text(), name=f"{asked.profile}.lock"
+        (REPO / f"trainer/locks/{arguments.profile}.lock").read_text(), name=f"{arguments.profile}.lock"
     )
-    if asked.python not in lock.pythons:
-        parser.error(f"--python {asked.python}: the lock has files for {', '.join(lock.pythons)}")
-    target = REPO / "wheelhouse" / f"{asked.profile}-py{asked.python.replace('.', '')}"
+    if arguments.python not in lock.pythons:
+        parser.error(f"--python {arguments.python}: the lockfile has files for {', '.join(lock.pythons)}")
+    target = REPO / "wheelhouse" / f"{arguments.profile}-py{arguments.python.replace('.', '')}"
     target.mkdir(parents=True, exist_ok=True)
     uv = lockfile.parse((REPO / "trainer/locks/uv.lock").read_text())
-    wanted = dataclasses.replace(lock, pins=tuple(pin for pin in (*lock.pins, *uv.pins) if applies(pin, asked.python)))
+    pins = tuple(pin for pin in (*lock.pins, *uv.pins) if applies(pin, arguments.python))
+    needed = dataclasses.replace(lock, pins=pins)
     folders = sources.folders_of_this_machine()
     try:
-        parts = sources.plan(wanted, sources.Sources({}, folders), python=asked.python)
+        parts = sources.plan(needed, sources.Sources({}, folders), python=arguments.python)
     except OpsError as error:
         sys.exit(str(error))
     for part in parts:
-        links = [word for folder in folders for word in ("--find-links", str(folder))]
+        links = [option for folder in folders for option in ("--find-links", str(folder))]
         index = ["--index-url", part.index] if part.own else []
-        download(part, asked.python, target, [*links, *index])
+        download(part, arguments.python, target, [*links, *index])
     size = sum(path.stat().st_size for path in target.glob("*.whl")) >> 20
     print(f"{target.relative_to(REPO)}: {len(list(target.glob('*.whl')))} wheels, {size} MB")
 

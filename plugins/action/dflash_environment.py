@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from ansible.plugins.loader import action_loader
 action_loader.get("dflash_base", class_only=True)
 
 from dflash_controller.job_action import JobAction
+from dflash_ops.environment.sources import without_password
+
+UV_REMEDY = ("Remedy: name an index that the controller reaches (python_env_index_urls), or push a wheelhouse "
+             "(`make wheelhouse`)")
 
 
 class ActionModule(JobAction):
@@ -47,7 +52,7 @@ class ActionModule(JobAction):
             self.push_folder(wheelhouse, arguments["root"], task_vars)
         if result.get("wants_uv") and not (wheelhouse and list(wheelhouse.glob("uv-*.whl"))):
             with tempfile.TemporaryDirectory(prefix="dflash-uv-") as folder:
-                fetch_uv(arguments["uv_lock"], result["wants_uv"], Path(folder))
+                fetch_uv(arguments["uv_lock"], result["wants_uv"], arguments.get("index_urls") or {}, Path(folder))
                 self.push_folder(Path(folder), arguments["root"], task_vars)
         arguments["start"] = True
         started = self._execute_module(module_name=self._task.action, module_args=arguments, task_vars=task_vars)
@@ -76,18 +81,28 @@ def uv_lock_of(lock: Path) -> Path:
     return beside if beside.is_file() else Path(__file__).parents[2] / "trainer" / "locks" / "uv.lock"
 
 
-def fetch_uv(lock: str, machine: str, folder: Path) -> None:
-    """Download the wheel of the pinned uv for a processor, checked by hash, from where this controller's pip looks."""
+def fetch_uv(lock: str, machine: str, index_urls: Mapping[str, str], folder: Path) -> None:
+    """Download the pinned wheel of uv for a processor, from the named index or where this controller's pip looks.
+
+    The named index may be one that only the box can reach; the lock's hash decides, whatever the source.
+    """
+    named = index_urls.get("uv") or index_urls.get("default") or ""
+    if named == "none":
+        raise AnsibleActionFail(f"The box has no uv, and its index is turned off (python_env_index_urls). {UV_REMEDY}")
     wanted = folder / "uv.txt"
     wanted.write_text(lock)
     tags = [word for tag in ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
             for word in ("--platform", f"{tag}_{machine}")]
-    done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes",
-                           "--only-binary", ":all:", *tags, "--dest", str(folder), "-r", str(wanted)],
-                          capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise AnsibleActionFail(f"uv cannot be fetched on the controller: {done.stderr.strip()[-800:]} Remedy: name an "
-                                "index for the box (python_env_index_urls), or push a wheelhouse (`make wheelhouse`)")
+    errors = []
+    for index in dict.fromkeys((named, "")):
+        settings = {"PIP_INDEX_URL": index, "PIP_RETRIES": "1"} if index else {}  # no password in an argument
+        done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes",
+                               "--only-binary", ":all:", *tags, "--dest", str(folder), "-r", str(wanted)],
+                              capture_output=True, text=True, check=False, env={**os.environ, **settings})
+        if not done.returncode:
+            return
+        errors.append(without_password(done.stderr.strip()[-800:]))
+    raise AnsibleActionFail(f"uv cannot be fetched on the controller: {' '.join(errors)} {UV_REMEDY}")
 
 
 def pip_settings() -> dict[str, Any]:

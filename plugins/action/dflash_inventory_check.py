@@ -25,23 +25,22 @@ from dflash_ops.core.paths import at_home
 REPO: Path = DflashAction.repo
 ROLES = sorted(path.name for path in (REPO / "roles").iterdir() if (path / "meta/argument_specs.yml").is_file())
 PREFIXES = ("dflash_", "prune_", *(f"{role}_" for role in ROLES))
-OUR_FACTS = ("dflash_env", "dflash_release", "dflash_needs", "dflash_lock_token")
+OUR_FACTS = ("dflash_env", "dflash_release", "dflash_lock_token")
 
 
-class ActionModule(DflashAction):
-    """Arguments are variable names and values; the result carries what the configuration needs."""
+class ActionModule(DflashAction):  # type: ignore[misc]
+    """Arguments are variable names and values."""
 
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Collect every problem, then the needs of a configuration that can be read."""
+        """Collect every problem, those of the configuration included."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         given = {name: value for name, value in self._task.args.items() if value is not None}
         found = inventory.way_problems(self._connection.transport) + inventory.problems(given, REPO)
-        needs: dict[str, Any] = {}
         if not [text for text in found if text.startswith(("dflash_config", "dflash_overrides"))]:
             try:
-                needs = inventory.training_needs(given["dflash_config"], given["dflash_overrides"], REPO)
+                inventory.require_config(given["dflash_config"], given["dflash_overrides"], REPO)
             except OpsError as error:
                 found.append(str(error))
         found += self.typed(task_vars or {})
@@ -59,7 +58,7 @@ class ActionModule(DflashAction):
                     ["Nothing was changed.", *(f"({number}) {text}" for number, text in enumerate(found, start=1))]
                 ),
             }
-        return {**result, "changed": False, "ansible_facts": {"dflash_needs": needs}}
+        return {**result, "changed": False}
 
     def typed(self, task_vars: Mapping[str, Any]) -> list[str]:
         """Judge every other variable by its role's argument_specs, which would speak only at the role's turn."""

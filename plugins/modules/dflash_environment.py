@@ -29,7 +29,7 @@ options:
     type: str
     default: ""
   cache_dir:
-    description: The cache of uv on the box; empty for C(uv-cache) below the root. From another, files are copied.
+    description: The cache of uv on the box; empty for C(uv-cache) below the root.
     type: str
     default: ""
   heal:
@@ -138,7 +138,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import run_module
 from ansible.module_utils.dflash_ops.core import jobs
 from ansible.module_utils.dflash_ops.core.paths import Layout
-from ansible.module_utils.dflash_ops.environment import build, inspection, interpreters, uv_binary, uv_cache
+from ansible.module_utils.dflash_ops.environment import build, inspection, interpreters, uv_binary
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "profile": {"type": "str", "choices": list(inspection.PROFILES), "required": True},
@@ -183,8 +183,6 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     result["ansible_facts"] = {"dflash_env": {name: result[name] for name in ("env_id", "folder", "python")}}
     for text in status.losses:
         module.warn(text)
-    if not status.needs_work and uv_cache.is_owed(layout, status.env_id) and not module.check_mode:
-        build.give_back_cache(layout, spec, status)
     if want["start"] and status.needs_work and not module.check_mode:
         job = jobs.start_or_attach(layout, f"env-{status.env_id}", build.ENTRY, want,
                                    title=f"build environment {status.env_id}")
@@ -194,7 +192,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
 
 def wants_uv(layout: Layout, spec: inspection.Spec, status: inspection.Status) -> str:
     """Return the processor for which the controller has to fetch uv before the build; empty when it need not."""
-    wanted = status.needs_work and uv_binary.is_wanted(layout, spec.uv_lock, spec.sources)
+    wanted = status.needs_work and not uv_binary.is_here(layout, spec.uv_lock, spec.sources)
     return status.python.machine if wanted else ""
 
 

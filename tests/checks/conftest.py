@@ -1,4 +1,4 @@
-"""The checks read the repository's own files, and its modules as Ansible imports them."""
+"""Import paths of the checks: tools/, and the modules' packages as Ansible imports them."""
 
 from __future__ import annotations
 

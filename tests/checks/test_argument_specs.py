@@ -1,4 +1,4 @@
-"""A role's argument_specs and its defaults say the same, and its README says what the specs say."""
+"""Consistency of each role's argument_specs, defaults and README."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def options(role: Path) -> dict[str, Any]:
 
 
 @by_role
-def test_defaults_are_the_spec(role: Path) -> None:
+def test_defaults_equal_the_spec(role: Path) -> None:
     defaults = load(role / "defaults/main.yml")
     specs = options(role)
     assert {name: spec["default"] for name, spec in specs.items() if "default" in spec} == defaults
@@ -30,24 +30,24 @@ def test_defaults_are_the_spec(role: Path) -> None:
 
 
 @by_role
-def test_names_begin_with_the_role(role: Path) -> None:
+def test_variables_start_with_the_role_name(role: Path) -> None:
     names = set(load(role / "defaults/main.yml")) | set(options(role))
     assert sorted(name for name in names if not name.startswith((f"{role.name}_", "dflash_"))) == []
 
 
 @by_role
-def test_each_option_is_described(role: Path) -> None:
+def test_every_option_has_a_description_and_a_type(role: Path) -> None:
     assert [name for name, spec in options(role).items() if not spec.get("description") or not spec.get("type")] == []
 
 
 @by_role
-def test_main_is_a_table_of_contents(role: Path) -> None:
+def test_main_only_imports_tagged_task_files(role: Path) -> None:
     for entry in load(role / "tasks/main.yml"):
         assert "ansible.builtin.import_tasks" in entry or "ansible.builtin.include_tasks" in entry, entry
         assert entry.get("tags"), entry
 
 
 @by_role
-def test_readme_has_the_variables(role: Path) -> None:
+def test_readme_lists_the_variables(role: Path) -> None:
     text = (role / "README.md").read_text()
-    assert role_readmes.renewed(role, text) == text, "run .venv/bin/python tools/role_readmes.py"
+    assert role_readmes.updated(role, text) == text, "run .venv/bin/python tools/role_readmes.py"

@@ -1,4 +1,4 @@
-"""docs/trainer.md has the configuration keys that the trainer has."""
+"""docs/trainer.md lists the configuration keys of the trainer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 
 
-def test_documented_keys_are_the_keys_of_the_trainer() -> None:
+def test_documented_keys_equal_the_keys_of_the_trainer() -> None:
     done = subprocess.run(
         [sys.executable, str(REPO / "tools/config_table.py"), "--check"], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""What the documents tell people to type exists: tags, playbooks, make targets, variables, files."""
+"""Existence of the tags, playbooks, make targets, variables and files that the documents mention."""
 
 from __future__ import annotations
 
@@ -32,30 +32,29 @@ def tags_in(value: Any) -> Iterator[str]:
 
 
 @by_document
-def test_tags_are_real(document: Path) -> None:
+def test_tags_exist(document: Path) -> None:
     real = {tag for path in yaml_files() for tag in tags_in(yaml.safe_load(path.read_text()))} | {"all", "always"}
-    named = {
-        tag for words in re.findall(r"--(?:skip-)?tags[ =]([\w,]+)", document.read_text()) for tag in words.split(",")
-    }
+    lists = re.findall(r"--(?:skip-)?tags[ =]([\w,]+)", document.read_text())
+    named = {tag for text in lists for tag in text.split(",")}
     assert sorted(named - real) == []
 
 
 @by_document
-def test_playbooks_are_real(document: Path) -> None:
+def test_playbooks_and_scripts_exist(document: Path) -> None:
     named = set(re.findall(r"\b((?:playbooks|inventory|bench|tools)/\w+\.(?:yml|py|sh))\b", document.read_text()))
     named |= set(re.findall(r"ansible-playbook (\w+\.yml)", document.read_text()))
     assert sorted(name for name in named if not (REPO / name).exists() and not name.startswith("inventory/m")) == []
 
 
 @by_document
-def test_make_targets_are_real(document: Path) -> None:
+def test_make_targets_exist(document: Path) -> None:
     targets = set(re.findall(r"^([\w.-]+):", (REPO / "Makefile").read_text(), re.MULTILINE)) | {".venv"}
     named = set(re.findall(r"(?:`|^)make ([\w.-]+)", document.read_text(), re.MULTILINE))
     assert sorted(named - targets) == []
 
 
 @by_document
-def test_variables_are_real(document: Path) -> None:
+def test_role_variables_exist(document: Path) -> None:
     roles = [path.name for path in (REPO / "roles").iterdir() if path.is_dir()]
     known = {
         name
@@ -68,6 +67,6 @@ def test_variables_are_real(document: Path) -> None:
 
 
 @by_document
-def test_links_lead_somewhere(document: Path) -> None:
+def test_relative_links_resolve(document: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", document.read_text())
     assert [link for link in links if not (document.parent / link).exists()] == []

@@ -1,4 +1,4 @@
-"""Every template and every expression in a playbook parses."""
+"""Syntax of every template, YAML file and Jinja expression."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def ids(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", [*TEMPLATES, *YAML], ids=ids)
-def test_it_parses(path: Path) -> None:
+def test_jinja_parses(path: Path) -> None:
     jinja2.Environment(extensions=["jinja2.ext.do", "jinja2.ext.loopcontrols"]).parse(path.read_text())
 
 
 @pytest.mark.parametrize("path", YAML, ids=ids)
-def test_it_is_one_yaml_document(path: Path) -> None:
+def test_yaml_parses_as_one_document(path: Path) -> None:
     yaml.safe_load(path.read_text())
 
 
-def test_templates_say_that_they_are_managed() -> None:
+def test_templates_start_with_ansible_managed() -> None:
     assert [ids(path) for path in TEMPLATES if "ansible_managed" not in path.read_text().splitlines()[0]] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -232,8 +231,8 @@ CONTROLLER_PATHS: dict[str, Callable[[Path], list[str]]] = {
 }
 
 
-def training_needs(config: str, overrides: Sequence[str], repo: Path) -> dict[str, Any]:
-    """Return what the configuration needs (workers, GPUs, paths), read by the trainer's own code without torch.
+def require_config(config: str, overrides: Sequence[str], repo: Path) -> None:
+    """Let the trainer's own code read the configuration, without torch.
 
     Raises:
         OpsError: the configuration is wrong; with the trainer's words.
@@ -255,5 +254,3 @@ def training_needs(config: str, overrides: Sequence[str], repo: Path) -> dict[st
             f"dflash_config={config}{' with dflash_overrides' if overrides else ''}: {said[0]}",
             remedy=f"correct trainer/configs/{config} or dflash_overrides",
         )
-    needs: dict[str, Any] = json.loads(done.stdout)["needs"]
-    return needs

@@ -76,9 +76,9 @@ def test_all_bad_words_are_told_at_once(repo: Path) -> None:
 
 
 def test_zero_target_workers_are_refused_with_the_trainers_words(repo: Path) -> None:
-    assert inventory.training_needs("demo.toml", [], repo)["target_workers"] == 1
+    inventory.require_config("demo.toml", [], repo)
     with pytest.raises(OpsError, match=r"target\.devices.*no worker"):
-        inventory.training_needs("demo.toml", ["target.devices=[]"], repo)
+        inventory.require_config("demo.toml", ["target.devices=[]"], repo)
 
 
 def test_a_password_in_an_index_is_not_repeated(repo: Path) -> None:

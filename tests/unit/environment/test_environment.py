@@ -8,9 +8,9 @@ import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,13 +18,12 @@ from typing import Any
 
 import pytest
 import wheels
-from dflash_ops.core import files, jobs, processes, tree_manifest
+from dflash_ops.core import files, jobs, processes
 from dflash_ops.core.errors import OpsError
 from dflash_ops.core.jobs import Progress
 from dflash_ops.core.paths import Layout
 from dflash_ops.environment import build as environment_build
-from dflash_ops.environment import hard_links, inspection, uv_binary, uv_cache, uv_install
-from dflash_ops.history import prune
+from dflash_ops.environment import inspection, uv_binary, uv_install
 
 CPU = "2.13.0+cpu"
 
@@ -76,10 +75,7 @@ def arguments(layout: Layout, lock: str, *folders: Path, **more: Any) -> dict[st
 def build(layout: Layout, want: dict[str, Any]) -> dict[str, Any]:
     """Build in this process, as the job's runner does."""
     layout.jobs.mkdir(parents=True, exist_ok=True)
-    try:
-        return environment_build.build(want, Progress(layout.jobs))
-    finally:
-        uv_cache.wait(layout, Progress(layout.jobs))
+    return environment_build.build(want, Progress(layout.jobs))
 
 
 def inspect(layout: Layout, want: dict[str, Any]) -> inspection.Status:
@@ -219,60 +215,52 @@ def test_a_file_that_was_added_to_the_cache_enters_no_environment(layout: Layout
     assert not (site / "torch/evil.py").exists() and not (site / "zz.pth").exists()
 
 
-def bytecode_hashes(env: Path) -> dict[str, str]:
-    """SHA-256 of each recorded file of bytecode."""
-    return {name: row[2] for name, row in files.read_json(env / "env.json")["files"].items() if "pyc" in name}  # type: ignore[index]
-
-
-def test_bytecode_is_compiled_once_and_checked_by_the_proof(layout: Layout, want: dict[str, Any]) -> None:
+@pytest.mark.parametrize("place", ["__pycache__/demo_tool.{tag}.pyc", "planted.pyc"])
+def test_bytecode_in_the_cache_enters_no_environment(layout: Layout, want: dict[str, Any], place: str) -> None:
+    """Bytecode that python would take for the source's own: of its time and size."""
     first = layout.env(build(layout, want)["env_id"])
-    before = bytecode_hashes(first)
-    assert before
-    shutil.rmtree(first)
-    again = build(layout, want)
-    store = next((layout.root / "uv-cache/dflash-bytecode-v2").glob("*-*"))
-    assert bytecode_hashes(first) == before
-    for path in store.rglob("*.pyc"):  # bytecode of the right time and size that does not run
-        path.write_bytes(path.read_bytes()[:16] + b"spoiled")
-    shutil.rmtree(first)
-    assert build(layout, want)["fingerprint"] == again["fingerprint"]
-    assert b"spoiled" not in b"".join(path.read_bytes() for path in first.rglob("*.pyc"))
-    kept = b"".join(path.read_bytes() for path in store.rglob("*.pyc"))
-    assert kept  # the good one, again
-    assert b"spoiled" not in kept
-
-
-def test_a_heal_does_not_bring_edited_bytecode_back(layout: Layout, want: dict[str, Any]) -> None:
-    """Bytecode that runs, but is another's: edited in the environment, and in what was kept."""
-    first = layout.env(build(layout, want)["env_id"])
-    before = bytecode_hashes(first)
-    store = next((layout.root / "uv-cache/dflash-bytecode-v2").glob("*-*"))
+    (compiled,) = first.rglob("demo_tool.*.pyc")
     foreign = marshal.dumps(compile("def main():\n    print(666)\n", "demo_tool.py", "exec"))
-    for path in (*first.rglob("demo_tool.*.pyc"), *store.rglob("demo_tool.*.pyc")):
-        path.write_bytes(path.read_bytes()[:16] + foreign)
-    assert inspection.check(layout, first.name)
-    build(layout, {**want, "heal": True})
-    assert bytecode_hashes(first) == before
-    assert subprocess.run([first / "bin/demo"], capture_output=True, text=True, check=True).stdout != "666\n"
+    for source in list(layout.uv_cache.rglob("demo_tool.py")):
+        times = source.stat()
+        head = compiled.read_bytes()[:8] + struct.pack("<II", int(times.st_mtime), times.st_size)
+        planted = source.parent / place.format(tag=sys.implementation.cache_tag)
+        planted.parent.mkdir(exist_ok=True)
+        planted.write_bytes(head + foreign)
+    second = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
+    assert not list(second.rglob("planted.pyc"))
+    assert foreign not in b"".join(path.read_bytes() for path in second.rglob("*.pyc"))
+    shown = subprocess.run([second / "bin/demo"], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == str(second)
 
 
-def test_an_environment_shares_no_file_with_the_cache_it_filled(layout: Layout, want: dict[str, Any]) -> None:
+def test_edited_bytecode_is_drift_and_a_heal_compiles_again(layout: Layout, want: dict[str, Any]) -> None:
     env = layout.env(build(layout, want)["env_id"])
-    assert (jobs.poll(layout, f"uv-cache-{env.name}").exit["result"]) == {"filled": True}
-    assert list((layout.root / "uv-cache").rglob("torch/functional.py"))
+    (compiled,) = env.rglob("demo_tool.*.pyc")
+    before = compiled.read_bytes()
+    foreign = marshal.dumps(compile("def main():\n    print(666)\n", "demo_tool.py", "exec"))
+    compiled.write_bytes(before[:16] + foreign)
+    assert [(one.kind, env / one.path) for one in inspection.check(layout, env.name)] == [("edited", compiled)]
+    build(layout, {**want, "heal": True})
+    assert compiled.read_bytes()[16:] == before[16:]
+    assert inspection.check(layout, env.name, full=True) == []
+
+
+def test_an_environment_shares_no_file_with_the_cache(layout: Layout, want: dict[str, Any]) -> None:
+    env = layout.env(build(layout, want)["env_id"])
+    assert list(layout.uv_cache.rglob("torch/functional.py"))
     assert shared_files(env) == []
     assert [path.name for path in layout.envs.iterdir()] == [env.name]
+    assert [path.name for path in layout.jobs.iterdir() if path.is_dir()] == []
 
 
 def test_a_healed_environment_shares_no_file_with_the_cache_either(layout: Layout, want: dict[str, Any]) -> None:
     env = layout.env(build(layout, want)["env_id"])
     text = wheels.torch_files(CPU, cuda=None)["torch/functional.py"]
-    for _ in range(2):  # the second edit would reach the cache through what the first heal linked
-        edit_torch(site_of(layout, env.name))
-        build(layout, {**want, "heal": True})
-        assert shared_files(env) == []
-        assert (site_of(layout, env.name) / "torch/functional.py").read_text() == text
-    assert {path.read_text() for path in (layout.root / "uv-cache").rglob("torch/functional.py")} == {text}
+    edit_torch(site_of(layout, env.name))
+    build(layout, {**want, "heal": True})
+    assert shared_files(env) == []
+    assert {path.read_text() for path in layout.root.rglob("torch/functional.py")} == {text}
 
 
 def test_what_a_heal_replaced_goes_when_no_process_uses_it(layout: Layout, want: dict[str, Any]) -> None:
@@ -307,7 +295,6 @@ def test_what_a_broken_first_build_fetched_is_not_fetched_again(
         want = arguments(layout, lock, index_urls={"default": index.url})
         with pytest.raises(OpsError, match="demo-tool"):
             build(layout, want)
-        assert uv_cache.is_filled(layout.envs / f".cache-{inspect(layout, want).env_id}")
         index.cut_at.clear()
         asked = len(index.asked)
         build(layout, want)
@@ -316,142 +303,14 @@ def test_what_a_broken_first_build_fetched_is_not_fetched_again(
         index.close()
 
 
-def test_an_edit_reaches_no_later_build_through_a_cache_that_was_not_given_back(
-    layout: Layout, want: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(uv_cache, "start", lambda *_: None)  # the box went down before it
-        env_id = build(layout, want)["env_id"]
-    assert hard_links.shared(tree_manifest.scan(uv_cache.lent_cache(layout, env_id)))
-    (site_of(layout, env_id) / "torch/functional.py").write_text("def einsum():\n    return 3\n")
-    build(layout, {**want, "heal": True})
-    assert inspection.check(layout, env_id, full=True) == []
-    text = wheels.torch_files(CPU, cuda=None)["torch/functional.py"]
-    found = [path.read_text() for path in layout.root.rglob("torch/functional.py")]
-    assert found == [text, text]
-
-
-def test_a_standing_environment_shares_no_file_with_what_the_next_build_takes_over(
-    layout: Layout, want: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(uv_cache, "start", lambda *_: None)  # the box went down before it
-        standing = layout.env(build(layout, want)["env_id"])
-    assert shared_files(standing)
-    second = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
-    assert shared_files(standing) == shared_files(second) == []
-    (site_of(layout, standing.name) / "torch/functional.py").write_text("def einsum():\n    return 3\n")
-    assert inspection.check(layout, second.name, full=True) == []
-    found = [path.read_text() for path in (layout.root / "uv-cache").rglob("torch/functional.py")]
-    assert found == [wheels.torch_files(CPU, cuda=None)["torch/functional.py"]]
-
-
-def test_a_later_build_links_from_the_cache_which_comes_back(
-    layout: Layout, want: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = build(layout, want)
-    env = layout.env(built["env_id"])
-    (env / "planted").write_text("")
-    with monkeypatch.context() as patch:
-        patch.setattr(uv_cache, "start", lambda *_: None)  # killed before it
-        assert build(layout, {**want, "heal": True})["fingerprint"] == built["fingerprint"]
-    lent = uv_cache.lent_cache(layout, env.name)
-    linked = {path.stat().st_ino for path in lent.rglob("torch/*.py")}
-    assert linked == {path.stat().st_ino for path in env.rglob("torch/*.py")}
-    assert not layout.uv_cache.exists()
-    assert uv_cache.is_anywhere(layout, layout.uv_cache)
-    build(layout, want)  # all is there; what is left to do is done
-    assert not lent.exists()
-    assert shared_files(env) == []
-    assert {path.stat().st_ino for path in layout.uv_cache.rglob("torch/*.py")}.isdisjoint(linked)
-    assert inspection.check(layout, env.name, full=True) == []
-
-
-def test_a_cache_that_was_filled_long_ago_is_no_leftover_while_a_build_has_it(layout: Layout) -> None:
-    (layout.uv_cache / "archive-v0/a").mkdir(parents=True)
-    os.utime(layout.uv_cache, (1, 1))
-    lent = uv_cache.choose(layout, "cpu", layout.uv_cache, Progress(layout.root))
-    assert uv_cache.is_filled(lent)
-    assert uv_cache.is_lent(layout, "cpu")
-    assert prune.leftovers(layout) == []
-    assert prune.leftovers(layout, time.time() + prune.LEFTOVER_AGE + 60) == [lent]
-
-
-@pytest.mark.parametrize("check", [True, False])
-def test_a_deploy_with_nothing_to_do_gives_back_what_a_killed_build_had(
-    layout: Layout, want: dict[str, Any], repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: bool
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(uv_cache, "start", lambda *_: None)  # killed before it
-        env = layout.env(build(layout, want)["env_id"])
-    (tmp_path / "test.lock").write_text(want["lock"])
-    told = {name: want[name] for name in ("root", "profile", "find_links")}
-    words = json.dumps({**told, "lock_file": str(tmp_path / "test.lock"), "packages": False})
-    command = [str(Path(sys.executable).with_name("ansible")), "localhost", "-i", "localhost,", "-c", "local"]
-    command += ["-e", f"ansible_python_interpreter={sys.executable}", "-m", "dflash_environment", "-a", words]
-    done = subprocess.run(
-        [*command, "--check"] if check else command,
-        cwd=repo,
-        env={**os.environ, "ANSIBLE_CONFIG": str(repo / "ansible.cfg")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "SUCCESS" in done.stdout, done.stdout + done.stderr
-    assert "state: complete" in done.stdout
-    uv_cache.wait(layout, Progress(layout.jobs))
-    assert uv_cache.is_lent(layout, env.name) == check
-    assert bool(shared_files(env)) == check
-    assert uv_cache.is_filled(layout.uv_cache) != check
-
-
-def test_a_cache_that_others_may_use_stays_in_its_place_and_is_copied_from(
-    layout: Layout, want: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_elsewhere_is_copied_from(layout: Layout, want: dict[str, Any], tmp_path: Path) -> None:
     cache = tmp_path / "cache of all"
     want = {**want, "cache_dir": str(cache)}
     build(layout, want)
-    place = cache.stat().st_ino
-    monkeypatch.setattr(uv_cache, "start", lambda *_: None)
-    second = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
-    assert cache.stat().st_ino == place
-    assert shared_files(second) == []
-    assert not list(layout.envs.glob(".cache-*"))
-
-
-def test_a_cache_on_another_mount_is_filled(layout: Layout, want: dict[str, Any]) -> None:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        layout.envs.mkdir(parents=True)
-        if Path(folder).stat().st_dev == layout.envs.stat().st_dev:
-            pytest.skip("/dev/shm is on the mount of the temporary folder")
-        want = {**want, "cache_dir": f"{folder}/cache"}
-        build(layout, want)
-        second = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
-        assert uv_cache.is_filled(Path(want["cache_dir"]))
-        assert {path.name for path in Path(folder).iterdir()} == {"cache", ".cache-lock"}
-        assert not list(layout.envs.glob(".*"))
-        assert inspection.check(layout, second.name, full=True) == []
-
-
-def test_a_cache_that_is_a_link_is_copied_from(layout: Layout, want: dict[str, Any], tmp_path: Path) -> None:
-    build(layout, want)
-    layout.uv_cache.rename(tmp_path / "elsewhere")
-    layout.uv_cache.symlink_to(tmp_path / "elsewhere")
-    second = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
-    assert layout.uv_cache.is_symlink()
-    assert shared_files(second) == []
-
-
-def test_a_file_of_the_cache_with_another_name_elsewhere_is_not_linked(
-    layout: Layout, want: dict[str, Any], tmp_path: Path
-) -> None:
-    build(layout, want)
-    held = next(layout.uv_cache.rglob("torch/functional.py"))
-    os.link(held, tmp_path / "backup")
-    second = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
-    (tmp_path / "backup").write_text("def einsum():\n    return 3\n")
-    assert inspection.check(layout, second.name, full=True) == []
-    assert (site_of(layout, second.name) / "torch/functional.py").stat().st_nlink == 1
+    env = layout.env(build(layout, {**want, "lock": want["lock"] + "# another environment\n"})["env_id"])
+    assert list(cache.rglob("torch/functional.py"))
+    assert shared_files(env) == []
+    assert not layout.uv_cache.exists()
 
 
 # Case 35
@@ -537,7 +396,6 @@ def finish(layout: Layout, want: dict[str, Any]) -> jobs.Snapshot:
     job = start(layout, want)
     while job.state == "running":
         job = jobs.poll(layout, job.job_id, wait=5)
-    uv_cache.wait(layout, Progress(layout.jobs))
     return job
 
 
@@ -607,11 +465,7 @@ def test_case_42_a_rerun_ends_what_the_killed_build_left_running(layout: Layout,
         job = start(layout, want)
         while not index.asked:
             time.sleep(0.02)
-        env_id = job.job_id.removeprefix("env-")
-        assert uv_cache.is_lent(layout, env_id)
-        assert not uv_cache.is_owed(layout, env_id)
         kill(layout, job.job_id)
-        assert uv_cache.is_owed(layout, env_id)
         left = processes.find_marked(jobs.job_mark(layout, job.job_id), mark=jobs.JOB_MARK)
         assert any("uv" in (processes.PROC / str(one.pid) / "cmdline").read_text() for one in left)
         index.hold.clear()

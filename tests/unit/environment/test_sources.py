@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -15,6 +18,7 @@ from dflash_ops.core.paths import Layout
 from dflash_ops.environment import interpreters, lockfile, self_test, sources, uv_binary, uv_command, uv_install
 from dflash_ops.environment.sources import Sources
 
+NOWHERE = "http://127.0.0.1:9/simple"
 TORCH_URL = "https://index.example/cu128"
 
 
@@ -116,6 +120,9 @@ def uv_wheel(tmp_path: Path) -> Path:
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as wheel:
         wheel.write(Path(sys.executable).parent / "uv", f"uv-{pin.version}.data/scripts/uv")
+        info = f"uv-{pin.version}.dist-info"
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: uv\nVersion: {pin.version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: false\n")
     return path
 
 
@@ -131,24 +138,15 @@ def test_uv_comes_from_a_folder(layout: Layout, uv_wheel: Path) -> None:
     assert uv_binary.ensure(layout, other, Sources({}, ())) == program
 
 
-def test_uv_comes_from_an_index(layout: Layout, uv_wheel: Path) -> None:
-    index = wheels.Index([uv_wheel])
-    try:
-        assert uv_binary.ensure(layout, uv_lock(uv_wheel), Sources({"default": index.url}, ())).is_file()
-    finally:
-        index.close()
-
-
-def test_the_controller_brings_uv_when_the_box_has_no_way_to_it(layout: Layout, uv_wheel: Path) -> None:
+def test_the_controller_brings_uv_when_the_box_has_no_wheel_of_it(layout: Layout, uv_wheel: Path) -> None:
     lock = uv_lock(uv_wheel)
-    assert uv_binary.is_wanted(layout, lock, Sources({}, ()))
-    assert not uv_binary.is_wanted(layout, lock, Sources({"uv": "https://mirror.example/simple"}, ()))
-    assert not uv_binary.is_wanted(layout, lock, Sources({"default": "none"}, ()))
-    assert not uv_binary.is_wanted(layout, lock, Sources({}, (uv_wheel.parent,)))
-    with pytest.raises(OpsError, match="has no source"):
+    assert not uv_binary.is_here(layout, lock, Sources({}, ()))
+    assert uv_binary.is_here(layout, lock, Sources({}, (uv_wheel.parent,)))
+    with pytest.raises(OpsError, match="No folder on this box has the wheel of uv") as caught:
         uv_binary.ensure(layout, lock, Sources({}, ()))
+    assert "run deploy.yml" in caught.value.remedy
     uv_binary.ensure(layout, lock, Sources({}, (uv_wheel.parent,)))
-    assert not uv_binary.is_wanted(layout, lock, Sources({}, ()))
+    assert uv_binary.is_here(layout, lock, Sources({}, ()))
 
 
 def test_another_uv_than_the_pinned_is_refused(layout: Layout, uv_wheel: Path) -> None:
@@ -158,13 +156,60 @@ def test_another_uv_than_the_pinned_is_refused(layout: Layout, uv_wheel: Path) -
     assert not (layout.root / "tools").exists()
 
 
-def test_an_index_that_cannot_be_reached_is_named_without_its_password(layout: Layout) -> None:
-    with pytest.raises(OpsError, match=r"127\.0\.0\.1:9") as caught:
-        uv_binary.ensure(
-            layout, wheels.UV_LOCK.read_text(), Sources({"default": "http://me:s3cret@127.0.0.1:9/simple"}, ())
-        )
-    assert "s3cret" not in str(caught.value)
-    assert "python_env_wheelhouse" in caught.value.remedy
+def play(repo: Path, layout: Layout, folder: Path, **urls: str) -> str:
+    """Let Ansible make an environment with no wheel of uv on the box; return what it printed.
+
+    This controller's pip has no index of its own and no folder.
+    """
+    words = {
+        "root": str(layout.root),
+        "profile": "cpu",
+        "lock_file": str(folder / "t.lock"),
+        "packages": False,
+        "find_links": [str(folder)],
+        "index_urls": urls,
+    }
+    command = [str(Path(sys.executable).with_name("ansible")), "localhost", "-i", "localhost,", "-c", "local"]
+    command += ["-e", f"ansible_python_interpreter={sys.executable}"]
+    command += ["-m", "dflash_environment", "-a", json.dumps(words)]
+    held = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1", "PIP_RETRIES": "0", "PIP_INDEX_URL": NOWHERE}
+    environment = {**held, **pip, "ANSIBLE_CONFIG": str(repo / "ansible.cfg")}
+    done = subprocess.run(command, cwd=repo, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def offered(tmp_path: Path, uv_wheel: Path) -> Path:
+    """A folder with a lock of one small wheel, and uv's lock."""
+    folder = tmp_path / "offered"
+    made = wheels.make_wheel(folder, "demo", "1.0", {"demo.py": ""})
+    (folder / "t.lock").write_text(wheels.make_lock([made]))
+    (folder / "uv.lock").write_text(uv_lock(uv_wheel))
+    return folder
+
+
+def test_uv_comes_from_the_named_index_through_the_controller(
+    repo: Path, layout: Layout, offered: Path, uv_wheel: Path
+) -> None:
+    index = wheels.Index([uv_wheel])
+    try:
+        said = play(repo, layout, offered, uv=index.url, default="none")
+    finally:
+        index.close()
+    assert "is complete: 1 packages" in said, said
+    assert (layout.root / "wheelhouse" / uv_wheel.name).is_file()
+
+
+def test_uv_that_cannot_be_fetched_is_named_with_its_remedy_and_without_a_password(
+    repo: Path, layout: Layout, offered: Path
+) -> None:
+    said = play(repo, layout, offered, default="http://me:s3cret@127.0.0.1:9/simple")
+    assert "uv cannot be fetched on the controller" in said, said
+    assert "make wheelhouse" in said
+    assert "s3cret" not in said
+    assert "its index is turned off" in play(repo, layout, offered, default="none")
+    assert not layout.root.exists()
 
 
 # What uv says

@@ -37,10 +37,10 @@ def test_stop_leaves_a_checkpoint_of_the_last_step(box: Box) -> None:
 
 def test_case_07_stop_twice_and_status_of_an_empty_box(box: Box) -> None:
     assert status.snapshot(box.layout)["state"] == "not running"
-    assert not stop.needed(box.layout, stop.run_to_stop(box.layout))
+    assert stop.run_to_stop(box.layout) is None
     run = start_training(box)
     stop.stop(box.layout, run, say=lambda _line: None)
-    assert not stop.needed(box.layout, stop.run_to_stop(box.layout))
+    assert not run_processes.of_run(run)
     assert stop.stop(box.layout, run, say=lambda _line: None)["state"] == "stopped"
 
 

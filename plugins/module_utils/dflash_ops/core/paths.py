@@ -123,6 +123,12 @@ class Layout:
         """Return the folder of a release."""
         return self.releases / release_id
 
+    def is_built(self, env_id: str, release_id: str) -> bool:
+        """Return whether an environment and a release are given and complete."""
+        if not (env_id and release_id):
+            return False
+        return (self.env(env_id) / "env.json").is_file() and (self.release(release_id) / "release.json").is_file()
+
     def cache(self, cache_id: str) -> Path:
         """Return the folder of a compile cache."""
         return self.caches / cache_id

@@ -120,12 +120,6 @@ def send_signal(processes: Iterable[Process], number: signal.Signals) -> list[Pr
     return signalled
 
 
-def seconds_since_start(process: Process) -> float:
-    """Return the age of a process in seconds."""
-    uptime = float((PROC / "uptime").read_text().split()[0])
-    return uptime - process.start_ticks / os.sysconf("SC_CLK_TCK")
-
-
 def wait_for_exit(processes: Iterable[Process], seconds: float, *, pause: float = 0.1) -> list[Process]:
     """Wait at most `seconds` for all processes to exit; return those that are still running."""
     deadline = time.monotonic() + seconds

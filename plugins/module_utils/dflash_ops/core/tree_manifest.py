@@ -85,45 +85,15 @@ def digests(top: Path, names: Iterable[str], *, threads: int | None = None) -> d
         return dict(pair for pairs in pool.map(part_digests, parts) for pair in pairs)
 
 
-@dataclasses.dataclass(frozen=True)
-class FileHash:
-    """Hash of a file, with the stamp that shows whether the file was changed since.
-
-    Args:
-        stamp: size, mtime, ctime and inode before hashing; the kernel updates ctime at every change.
-        sha256: SHA-256 of the content.
-    """
-
-    stamp: tuple[int, int, int, int]
-    sha256: str
-
-
-def stamp(stat: os.stat_result) -> tuple[int, int, int, int]:
-    """Return values of which one changes whenever the file is changed or replaced."""
-    return (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
-
-
-def hash_file(path: str) -> FileHash:
-    """Hash a file that may be written concurrently; the stamp is taken before the first read."""
-    before = os.lstat(path)
-    return FileHash(stamp(before), digest(path))
-
-
-def manifest(
-    top: Path, stats: Mapping[str, os.stat_result] | None = None, *, known: Mapping[str, FileHash] | None = None
-) -> Manifest:
-    """Return the manifest of all files below `top`, reusing the `known` hashes of unchanged files.
+def manifest(top: Path, stats: Mapping[str, os.stat_result] | None = None) -> Manifest:
+    """Return the manifest of all files below `top`.
 
     Args:
         top: the environment.
         stats: result of a scan; by default a new scan.
-        known: earlier hashes.
     """
     stats = scan(top) if stats is None else stats
-    known = known or {}
-    unchanged = [name for name in stats.keys() & known.keys() if known[name].stamp == stamp(stats[name])]
-    reused = {name: known[name].sha256 for name in unchanged}
-    hashes = {**reused, **digests(top, stats.keys() - reused.keys())}
+    hashes = digests(top, stats)
     return {name: [stats[name].st_size, stats[name].st_mtime_ns, hashes[name]] for name in sorted(stats)}
 
 
@@ -152,7 +122,7 @@ def record_problems(site: Path, recorded: Manifest, *, prefix: str) -> list[str]
         for row in csv.reader(record.read_text(encoding="utf-8").splitlines()):
             path, claimed = os.path.normpath(prefix + row[0]), row[1] if len(row) > 1 else ""
             listed.add(path)
-            if not claimed.startswith("sha256=") or path.endswith(".pyc"):
+            if not claimed.startswith("sha256="):
                 continue
             expected = base64.urlsafe_b64decode(claimed[7:] + "=" * (-len(claimed[7:]) % 4)).hex()
             entry = recorded.get(path)
@@ -166,9 +136,9 @@ def record_problems(site: Path, recorded: Manifest, *, prefix: str) -> list[str]
 
 
 def _must_come_from_wheel(path: str, prefix: str) -> bool:
-    """Return whether a file must come from a wheel, because it is neither bytecode nor written by a build."""
+    """Return whether a file must come from a wheel, because a build does not write it."""
     own = (f"{prefix}{BUILD_PTH}", f"{prefix}_virtualenv.py", f"{prefix}_virtualenv.pth")
-    return path.startswith(prefix) and not path.endswith(".pyc") and path not in own
+    return path.startswith(prefix) and path not in own
 
 
 def packages(site: Path) -> dict[str, str]:

@@ -11,7 +11,6 @@ import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,17 @@ from ..core import disk, files, tree_manifest, truncate
 from ..core.errors import OpsError
 from ..core.jobs import Progress, child_environment
 from ..core.paths import Layout
-from ..core.tree_manifest import FileHash
 from . import (
     build_record,
-    bytecode,
-    hard_links,
     interpreters,
     self_test,
     sources,
     staging,
     uv_binary,
-    uv_cache,
     uv_command,
 )
 from .inspection import INHERITED, Spec, Status, inspect, refusal, summary
 from .lockfile import Lock
-from .prehash import Early
 from .uv_install import Uv
 
 ENTRY = "environment.build:build"
@@ -54,33 +48,23 @@ def build(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
         status = inspect(layout, spec)
     if status.state == "drifted" and not spec.heal:
         raise refusal(status)
+    workdir = staging.building(layout, status.env_id)
+    staging.clear(workdir, *staging.replaced(layout, status.env_id))
     if status.state == "complete":
-        give_back_cache(layout, spec, status)
         return summary(layout, status.env_id, changed=True)
-    aside = staging.building(layout, status.env_id)
-    staging.clear(aside, *staging.replaced(layout, status.env_id))
     require_space(layout, spec)
     started = time.monotonic()
-    cache = uv_cache.choose(layout, status.env_id, spec.cache, progress)
-    if status.state == "drifted":  # what was edited may have been kept as well
-        shutil.rmtree(store_of(spec, status, cache), ignore_errors=True)
-    program = uv_binary.ensure(layout, spec.uv_lock, spec.sources)
-    uv = Uv(program, cache, progress, link_mode="copy" if cache == spec.cache else "hardlink")
-    record = make(aside, spec, status, uv)
+    uv = Uv(uv_binary.ensure(layout, spec.uv_lock, spec.sources), spec.cache, progress)
+    record = make(workdir, spec, status, uv)
     record["seconds"] = round(time.monotonic() - started, 1)
-    files.write_json(aside / tree_manifest.RECORD_NAME, record)
-    switch(aside, status.path)
-    give_back_cache(layout, spec, status)
+    files.write_json(workdir / tree_manifest.RECORD_NAME, record)
+    switch(workdir, status.path)
+    staging.clear(*staging.replaced(layout, status.env_id))
     progress.say(
         f"environment {status.env_id} is complete: {len(record['packages'])} packages, "
         f"{record['bytes'] >> 20} MB, {record['seconds']} s"
     )
     return summary(layout, status.env_id, changed=True)
-
-
-def give_back_cache(layout: Layout, spec: Spec, status: Status) -> None:
-    """Start the job that gives back what the build of a complete environment had, and removes what that replaced."""
-    uv_cache.start(layout, status.env_id, spec.cache, store_of(spec, status, spec.cache))
 
 
 def require_possible(layout: Layout, spec: Spec) -> None:
@@ -100,7 +84,7 @@ def require_space(layout: Layout, spec: Spec) -> None:
         OpsError: naming the mount.
     """
     size = spec.lock.megabytes << 20
-    cached = 0 if uv_cache.is_anywhere(layout, spec.cache) else size
+    cached = 0 if any(spec.cache.glob("archive-v*/*")) else size
     needs = [(layout.envs, size, "The environment"), (spec.cache, cached, "uv's cache")]
     by_mount: dict[Path, int] = {}
     for path, wanted, what in needs:
@@ -114,46 +98,15 @@ def require_space(layout: Layout, spec: Spec) -> None:
 def make(aside: Path, spec: Spec, status: Status, uv: Uv) -> dict[str, Any]:
     """Build the environment in `aside` and return its record; what a cache spoiled is cleaned and tried once more."""
     for last_try in (False, True):
-        found = install(aside, spec, status, uv)
+        install(aside, spec, status, uv)
         try:
-            return proved(aside, spec, status, uv, found)
+            return prove(aside, spec, status, uv)
         except DamagedCache as damage:
             if last_try:
                 raise
             uv.progress.say(f"damaged files in uv's cache, cleaning and building again: {damage.message}")
             uv.run(["cache", "clean", *damage.packages], what="cleaning the cache")
     raise AssertionError("unreachable")
-
-
-def proved(aside: Path, spec: Spec, status: Status, uv: Uv, found: Found) -> dict[str, Any]:
-    """Prove with the bytecode that lies ready; when that fails, once more without it."""
-    try:
-        return prove(aside, spec, status, uv, found)
-    except DamagedCache:
-        raise
-    except OpsError as error:
-        uv.progress.say(f"proving again without the bytecode that was ready: {error.message}")
-        bytecode.drop(aside)
-        shutil.rmtree(store_of(spec, status, uv.cache), ignore_errors=True)
-        return prove(aside, spec, status, uv, dataclasses.replace(found, stats=tree_manifest.scan(aside)))
-
-
-def store_of(spec: Spec, status: Status, cache: Path) -> Path:
-    """Return where this environment's bytecode is kept in a cache."""
-    return bytecode.store_path(cache, spec.lock.sha256, status.python.version)
-
-
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """What lies in an environment before its proof.
-
-    Args:
-        stats: each file.
-        known: what was hashed while uv worked.
-    """
-
-    stats: Mapping[str, os.stat_result]
-    known: Mapping[str, FileHash]
 
 
 class DamagedCache(OpsError):
@@ -167,8 +120,8 @@ class DamagedCache(OpsError):
         self.packages = packages
 
 
-def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> Found:
-    """Fill `aside` with a new environment: relocatable, no pip, no file shared with anything but the lent cache."""
+def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> None:
+    """Fill `aside` with a new environment: relocatable, no pip, no file shared with anything."""
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(parents=True, exist_ok=True)
     uv.run(
@@ -176,19 +129,10 @@ def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> Found:
         what="making the environment",
     )
     lock = without_inherited(spec.lock) if spec.inherits else spec.lock
-    parts = sources.plan(lock, spec.sources, python=status.python.short)
-    site = site_packages(aside)
-    linking = uv.link_mode == "hardlink"
-    with Early(aside, site, store_of(spec, status, uv.cache), link=linking) as early:
-        fill(aside, spec, parts, uv)
+    fill(aside, spec, sources.plan(lock, spec.sources, python=status.python.short), uv)
     inherited = f"{status.python.purelib}\n" if spec.inherits else ""
-    (site / tree_manifest.BUILD_PTH).write_text(NO_BYTECODE + inherited)
+    (site_packages(aside) / tree_manifest.BUILD_PTH).write_text(NO_BYTECODE + inherited)
     (aside / ".lock").unlink(missing_ok=True)
-    stats = bytecode.settle(aside)
-    if linking and (foreign := hard_links.shared(stats, names=2)):
-        hard_links.separate(aside, foreign)
-        stats |= {name: os.lstat(aside / name) for name in foreign}
-    return Found(stats, early.known)
 
 
 def fill(aside: Path, spec: Spec, parts: list[sources.Part], uv: Uv) -> None:
@@ -234,7 +178,7 @@ def site_packages(env: Path) -> Path:
     return next((env / "lib").glob("python3*/site-packages"))
 
 
-def prove(aside: Path, spec: Spec, status: Status, uv: Uv, found: Found) -> dict[str, Any]:
+def prove(aside: Path, spec: Spec, status: Status, uv: Uv) -> dict[str, Any]:
     """Prove the environment in a new process, fingerprint it, and return its record without `seconds`.
 
     Raises:
@@ -243,12 +187,13 @@ def prove(aside: Path, spec: Spec, status: Status, uv: Uv, found: Found) -> dict
     """
     uv.progress.say("proving: new processes import every package" + (" and use every GPU" if spec.lock.cuda else ""))
     python = aside / "bin/python"
+    stats = tree_manifest.scan(aside)  # before the proof adds bytecode
     halves = self_test.start(
         python, spec.lock, gpu=bool(spec.lock.cuda) and spec.self_test_gpus, environment=child_environment()
     )
     site = site_packages(aside)
     try:
-        first = tree_manifest.manifest(aside, found.stats, known=found.known)
+        first = tree_manifest.manifest(aside, stats)
         prefix = f"{site.relative_to(aside).as_posix()}/"
         problems = tree_manifest.record_problems(site, first, prefix=prefix)
         if problems:

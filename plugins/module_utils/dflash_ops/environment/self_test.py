@@ -183,7 +183,6 @@ def judge(facts: dict[str, Any], lock: Lock, allowed: Sequence[Path], *, uvm: Pa
         raise OpsError(
             f"{len(facts['failed'])} package(s) do not import: {listed}.",
             remedy="see each error; the lock or the machine's libraries do not fit",
-            facts={"failed_imports": facts["failed"]},
         )
     sites = [Path(path) for path in facts["sys_path"] if path.endswith(("site-packages", "dist-packages"))]
     outside = [str(path) for path in sites if not any(path.is_relative_to(place) for place in allowed)]

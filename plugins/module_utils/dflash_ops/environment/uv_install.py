@@ -24,8 +24,11 @@ NETWORK = re.compile(
 )
 
 
-def uv_environment(cache: Path, *, link_mode: str = "copy") -> dict[str, str]:
-    """Return uv's explicit environment: no configuration file, no python of its own, the system's certificates."""
+def uv_environment(cache: Path) -> dict[str, str]:
+    """Return uv's explicit environment: no configuration file, no python of its own, the system's certificates.
+
+    An edited environment must never reach the cache: uv copies. Its `clone` falls back to hard links without reflinks.
+    """
     return child_environment(
         {
             "UV_CACHE_DIR": str(cache),
@@ -34,7 +37,7 @@ def uv_environment(cache: Path, *, link_mode: str = "copy") -> dict[str, str]:
             "UV_SYSTEM_CERTS": "1",
             "UV_NO_PROGRESS": "1",
             "UV_HTTP_TIMEOUT": "90",
-            "UV_LINK_MODE": link_mode,
+            "UV_LINK_MODE": "copy",
             "NO_COLOR": "1",
         }
     )
@@ -53,10 +56,9 @@ def written_megabytes(pid: int) -> int:
 class Uv:
     """Runs uv. Thread: one reader for its output. Ends with the call."""
 
-    def __init__(self, program: Path, cache: Path, progress: Progress, *, link_mode: str = "copy") -> None:
+    def __init__(self, program: Path, cache: Path, progress: Progress) -> None:
         self.program = program
         self.cache = cache
-        self.link_mode = link_mode
         self.progress = progress
         self.output: list[str] = []
 
@@ -97,7 +99,7 @@ class Uv:
             text=True,
             errors="replace",
             cwd="/",
-            env={**uv_environment(self.cache, link_mode=self.link_mode), **environment},
+            env={**uv_environment(self.cache), **environment},
         )
         reader = threading.Thread(target=self._read, args=(child,), daemon=True)
         reader.start()

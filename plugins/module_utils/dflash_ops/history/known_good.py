@@ -158,10 +158,10 @@ def plan_rollback(layout: Layout, wanted: str = "") -> dict[str, Any]:
     source = current.run_id if promoted_itself else source_of(current)
     if source != entries[-1]["run_id"]:
         return {"entry": entries[-1], "bad": [current.run_id], "reason": f"the last known-good before {current.run_id}"}
-    return _one_further(layout, current, entries)
+    return _one_further(current, entries)
 
 
-def _one_further(layout: Layout, current: runs.Run, entries: list[dict[str, Any]]) -> dict[str, Any]:
+def _one_further(current: runs.Run, entries: list[dict[str, Any]]) -> dict[str, Any]:
     """The current run is the known-good one: go one further back, or stay when there is nothing before it."""
     if len(entries) > 1:
         return {

@@ -20,10 +20,8 @@ from .failures import problem
 STALL_SECONDS = 300.0
 WRITE_GRACE = 2.0  # seconds between the end of the trainer and its exit.json
 LOG_BYTES = 262144
-ENDED_WELL = ("finished", "stopped")
 LIVE = ("running", "stalled")
 TROUBLE = ("failed", "killed", "lost", "stalled", "unknown")  # states that somebody has to act upon
-TERM_EXIT = 128
 DISK_LEAST = 5 * disk.GIB
 
 
@@ -177,7 +175,7 @@ def _nothing(layout: Layout, found: gpus.Survey) -> dict[str, Any]:
         "detail": detail,
         "run_id": "",
         "pid": None,
-        "gpus": _gpu_rows(found, []),
+        "gpus": _gpu_rows(found),
         "problems": problems,
     }
 
@@ -232,7 +230,7 @@ def _of_run(layout: Layout, run: runs.Run, found: gpus.Survey, stall_seconds: fl
         "env_id": run.record.get("env_id"),
         "release_id": run.record.get("release_id"),
         "cache_id": run.record.get("cache_id"),
-        "gpus": _gpu_rows(found, rows),
+        "gpus": _gpu_rows(found),
         "disk": {"mount": str(disk.mount_of(run.folder)), "free_bytes": disk.free_bytes(run.folder)},
         "uploads_failed": last.get("uploads_failed"),
         "log": str(run.log),
@@ -282,7 +280,7 @@ def _damaged_checkpoints(run: runs.Run) -> list[dict[str, str]]:
     ]
 
 
-def _gpu_rows(found: gpus.Survey, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _gpu_rows(found: gpus.Survey) -> list[dict[str, Any]]:
     return [
         {
             "index": gpu.index,
@@ -352,7 +350,7 @@ def _problems(
         listed.append(problem("stalled", said.detail, f"read {run.log}; stop.yml ends it, relaunch.yml goes on"))
     listed += _damaged_checkpoints(run)
     if said.state not in LIVE:
-        listed += _leftovers(layout, run)
+        listed += _leftovers(run)
     else:
         listed += _gpu_problems(run, found)
         listed += live_problems(answer, rows)
@@ -395,7 +393,7 @@ def _own_log(run: runs.Run) -> str:
     return files.read_tail(run.log, LOG_BYTES)
 
 
-def _leftovers(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
+def _leftovers(run: runs.Run) -> list[dict[str, str]]:
     left = run_processes.of_run(run)
     if not left:
         return []

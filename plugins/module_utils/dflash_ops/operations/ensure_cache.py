@@ -19,7 +19,7 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
         OpsError: a run lives and the cache would have to change, or there is no environment or release.
     """
     selection = selection_of(want)
-    if check_mode and not _built(layout, want):
+    if check_mode and not layout.is_built(want["env_id"], want["release_id"]):
         return {
             "changed": True,
             "state": "cold",
@@ -57,12 +57,3 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
     title = f"warm compile cache {key.cache_id}"
     job = jobs.start_or_attach(layout, prewarm_job.name(key, told), prewarm_job.ENTRY, told, title=title)
     return {**result, "job": job.as_dict()}
-
-
-def _built(layout: Layout, want: Mapping[str, Any]) -> bool:
-    return bool(
-        want["env_id"]
-        and want["release_id"]
-        and (layout.env(want["env_id"]) / "env.json").is_file()
-        and (layout.release(want["release_id"]) / "release.json").is_file()
-    )

@@ -62,7 +62,7 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
     kept = _kept(layout, request, want)
     if kept is not None:
         return kept
-    if check_mode and not _built(layout, request.selection):
+    if check_mode and not layout.is_built(request.selection.env_id, request.selection.release_id):
         return _would(_noted(f"would launch {request.label} once its environment and release are there", request))
     found = look(layout, request, want, replacing=check_mode and want["after_stop"])
     problems = list(found.problems)
@@ -113,7 +113,7 @@ def before_stop(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) ->
     """
     request = request_of(want)
     told = {"changed": False, "launched": False, "run_id": "", "differs": []}
-    if check_mode and not _built(layout, request.selection):
+    if check_mode and not layout.is_built(request.selection.env_id, request.selection.release_id):
         return {**told, "message": "environment and release are not there yet"}
     launch.refuse_link(request.keep_link)
     found = look(layout, request, want, replacing=True)
@@ -177,15 +177,6 @@ def _would(said: str) -> dict[str, Any]:
         "message": said,
         "diff": {"before": "", "after": said + "\n"},
     }
-
-
-def _built(layout: Layout, selection: Selection) -> bool:
-    return (
-        (layout.env(selection.env_id) / "env.json").is_file()
-        and (layout.release(selection.release_id) / "release.json").is_file()
-        if selection.env_id and selection.release_id
-        else False
-    )
 
 
 def _kept(layout: Layout, request: Request, want: Mapping[str, Any]) -> dict[str, Any] | None:

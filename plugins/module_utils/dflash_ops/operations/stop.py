@@ -64,11 +64,6 @@ def run_to_stop(layout: Layout, run_id: str = "") -> runs.Run | None:
     return runs.load(layout, sorted(found)[-1]) if found else None
 
 
-def needed(layout: Layout, run: runs.Run | None) -> bool:
-    """Tell whether there is anything to stop."""
-    return run is not None and bool(run_processes.of_run(run))
-
-
 def job(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """Entry of the detached stop, so that a dropped connection does not leave a run half stopped."""
     layout = Layout.of(arguments["root"], arguments["workspace"])
