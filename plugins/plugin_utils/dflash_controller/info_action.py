@@ -1,9 +1,6 @@
 """Base class of action plugins that only read: call the module, print its answer, write a JSON object.
 
-    class ActionModule(InfoAction):
-        "Print the runs of a box."
-
-        render = staticmethod(screens.runs_screen)
+A subclass sets `render` to a function that returns the lines to print for an answer.
 """
 
 from __future__ import annotations

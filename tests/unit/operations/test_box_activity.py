@@ -76,7 +76,7 @@ class TestLive:
         run = box.launch("test.pause=0.1")
         until(lambda: len(metrics.read_metrics(run.metrics)) > 3)
         jobs.start_or_attach(box.layout, "prewarm-x", "job_entries:persist", {}, title="warm compile cache x")
-        until(lambda: "at work" in str(box_activity.at_work(box.layout)))
+        until(lambda: "sleeping" in str(box_activity.at_work(box.layout)))
         held = operator_lock.holder_of(os.getpid(), operation="relaunch")
         operator_lock.acquire(box.layout, held)
         told = screen(box.layout)

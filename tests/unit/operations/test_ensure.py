@@ -242,7 +242,7 @@ def test_cold_cache_beside_a_living_run_is_left_or_refused(box: Box) -> None:
     left = ensure_cache.ensure(box.layout, cache_params(if_running="skip"), check_mode=False)
     assert (left["changed"], "job" in left) == (False, False)
     assert "left alone while a run lives" in left["message"]
-    with pytest.raises(OpsError, match="lives on the same devices"):
+    with pytest.raises(OpsError, match="is running on the same devices"):
         ensure_cache.ensure(box.layout, cache_params(), check_mode=False)
 
 
