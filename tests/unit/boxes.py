@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dflash_ops import release
+from dflash_ops import release, resolved_config
 from dflash_ops.core import processes, tree_manifest
 from dflash_ops.core.paths import Layout
 from dflash_ops.environment import build_record, interpreters
 from dflash_ops.monitor import status
-from dflash_ops.run import launch, metrics, run_processes, runs, trainer_command
+from dflash_ops.run import launch, metrics, run_processes, runs
 from dflash_ops.run.launch import Request
 from dflash_ops.run.trainer_command import Selection
 
@@ -55,6 +55,11 @@ class Box:
         shutil.copy(STAND_IN, package / "__main__.py")
         (folder / "trainer" / "configs").mkdir()
         (folder / "trainer" / "configs" / "demo.toml").write_text("")
+        self.record_release(release_id)
+
+    def record_release(self, release_id: str) -> None:
+        """Write release.json for the files of a release."""
+        folder = self.layout.release(release_id)
         hashes = release.file_hashes(folder / "trainer")
         record = {"release_id": release_id, "tree_hash": "t", "files": hashes}
         (folder / "release.json").write_text(json.dumps(record))
@@ -65,7 +70,7 @@ class Box:
     def launch(self, *overrides: str, **options: Any) -> runs.Run:
         """Start the stand-in trainer; each override is `section.key=value`."""
         selection = self.select(*overrides)
-        resolved = trainer_command.resolved(self.layout, selection)
+        resolved = resolved_config.resolve(self.layout, selection)
         request = Request(**{"selection": selection, "label": "demo", **options})
         return launch.start(self.layout, request, {"config": resolved["config"], "needs": resolved["needs"]})
 
@@ -74,9 +79,9 @@ class Box:
 
     def end(self) -> None:
         """Kill the processes that this box started, and its tmux server."""
-        for found in run_processes.all_living(self.layout).values():
+        for found in run_processes.running_processes(self.layout).values():
             processes.send_signal(found, signal.SIGKILL)
-        host = launch.server(self.layout)
+        host = launch.tmux_server(self.layout)
         host._call("kill-server")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
-from dflash_ops.monitor import status
+from dflash_ops.monitor import rules, status
 
 from dflash_controller import screens
 from dflash_controller.box_action import BoxAction
@@ -55,7 +55,7 @@ class InfoAction(BoxAction):
         strict = self._task.args.get("strict")
         if connection_error and (strict is None or boolean(strict)):
             return {**result, "unreachable": True, "msg": connection_error}
-        if boolean(strict or False) and answer.get("state") in status.TROUBLE and not result.get("failed"):
+        if boolean(strict or False) and answer.get("state") in rules.NEEDS_ACTION and not result.get("failed"):
             problem = f"run {answer['run_id']} is {answer['state']}" if answer["run_id"] else answer["detail"]
             return {**result, "failed": True, "msg": problem}
         return result

@@ -18,6 +18,7 @@ from tiny_runs import CONFIG, REPO, write_dataset
 
 sys.path.append(str(REPO / "plugins" / "module_utils"))
 
+from dflash_ops import resolved_config
 from dflash_ops.compile_cache import cache, cache_archive, manifest, prewarm
 from dflash_ops.compile_cache.prewarm import Archive
 from dflash_ops.core import processes
@@ -50,26 +51,26 @@ class Box:
         (release / "trainer" / "configs").mkdir(parents=True)
         (release / "trainer" / "dflash_trainer").symlink_to(REPO / "trainer" / "dflash_trainer")
         (release / "trainer" / "configs" / "tiny.toml").write_text(TINY)
-        (release / "release.json").write_text("{}")
+        (release / "release.json").write_text('{"tree_hash": "t", "files": {}}')
         write_dataset(release / "trainer" / "configs" / "train", samples=24, seed=1)
         write_dataset(release / "trainer" / "configs" / "eval", samples=6, seed=2)
         self.selection = Selection("e1", "r1", "tiny.toml", extra=(("OMP_NUM_THREADS", "1"),))
-        self.resolved = trainer_command.resolved(self.layout, self.selection)
-        self.place = cache.cache_key(self.layout, self.selection, self.resolved, Survey(state="none"))
-        self.folder = self.layout.cache(self.place.cache_id)
+        self.resolved = resolved_config.resolve(self.layout, self.selection)
+        self.key = cache.cache_key(self.layout, self.selection, self.resolved, Survey(state="none"))
+        self.folder = self.layout.cache(self.key.cache_id)
         job = root / "job"
         job.mkdir(parents=True)
         self.progress = Progress(job)
 
     def prewarm(self, archive: Archive | None = None) -> dict[str, object]:
-        return prewarm.prewarm(self.layout, self.selection, self.place, self.progress, archive=archive)
+        return prewarm.prewarm(self.layout, self.selection, self.key, self.progress, archive=archive)
 
     def warm_up(self) -> dict[str, object]:
         """Run one more process on the warm cache and return its report."""
         return prewarm.warm_up(self.layout, self.selection, self.folder, self.progress, name="refill")
 
     def state(self) -> cache.CacheState:
-        return cache.inspect(self.layout, self.place)
+        return cache.inspect(self.layout, self.key)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def box(warm_box: Box) -> Iterator[Box]:
     kept = warm_box.folder.with_name("kept")
     shutil.copytree(warm_box.folder, kept)
     yield warm_box
-    for found in run_processes.all_living(warm_box.layout).values():
+    for found in run_processes.running_processes(warm_box.layout).values():
         processes.send_signal(found, signal.SIGKILL)
     shutil.rmtree(warm_box.folder, ignore_errors=True)
     kept.rename(warm_box.folder)

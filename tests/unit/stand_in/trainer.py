@@ -39,6 +39,9 @@ def options(arguments: list[str]) -> dict[str, Any]:
 
 
 def config(arguments: dict[str, Any]) -> dict[str, Any]:
+    if arguments["config"].endswith(".json"):
+        resolved: dict[str, Any] = json.loads(Path(arguments["config"]).read_text())
+        return resolved
     values: dict[str, Any] = {
         "target": {"path": "random:tiny", "devices": ["cpu"]},
         "drafter": {"devices": ["cpu"], "num_layers": 2},
@@ -138,7 +141,7 @@ def train(arguments: dict[str, Any]) -> int:
                 )
                 + "\n"
             )
-        print(f"step {step}/{total}")  # not flushed: the launcher has to unbuffer the output
+        print(f"step {step}/{total}")  # not flushed: the start script must set PYTHONUNBUFFERED
         if step % int(values["checkpoint"]["every_steps"]) == 0:
             checkpoint(run, step)
         if how == "exit3" and step == 3:
@@ -221,6 +224,7 @@ def main() -> int:
                         "target_path": None,
                         "data_path": arguments["set"].get("data.path", ""),
                     },
+                    "paths": {},
                 }
             )
         )

@@ -217,7 +217,7 @@ def require_no_run(layout: Layout, state: CacheState, *, wipe: bool) -> None:
     Raises:
         OpsError: a run is running and the cache is not warm or is to be wiped.
     """
-    running = run_processes.all_living(layout)
+    running = run_processes.running_processes(layout)
     if not running or (state.warm and not wipe):
         return
     run_id = sorted(running)[-1]

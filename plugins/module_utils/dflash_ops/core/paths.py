@@ -61,6 +61,11 @@ class Layout:
         return self.root / "releases"
 
     @property
+    def configs(self) -> Path:
+        """Return the folder of the resolved configurations."""
+        return self.root / "configs"
+
+    @property
     def caches(self) -> Path:
         """Return the folder of the compile caches."""
         return self.root / "caches"
