@@ -119,7 +119,7 @@ def test_an_interrupted_build_goes_on_is_attached_to_and_can_be_ended(
     ended = Terminal(*stop, "-e", f"job={job}", cwd=repo)
     assert ended.finish() == 0, ended.said
     assert follower.finish() == 2
-    assert f"ended {job} (build environment" in ended.words
+    assert f"cancelled {job} (build environment" in ended.words
     assert jobs.poll(layout, job).state == "failed"
     assert processes.find_marked(jobs.job_mark(layout, job), mark=jobs.JOB_MARK) == []
     again = Terminal(*stop, "-e", f"job={job}", cwd=repo)
