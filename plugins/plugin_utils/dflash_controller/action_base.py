@@ -17,8 +17,8 @@ from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
 from dflash_ops.proxmox import pct_errors
 
-from dflash_controller import interrupts
-from dflash_controller.container_ids import Named
+from dflash_controller import exit_messages
+from dflash_controller.vmid import InventoryHost
 
 REPO = Path(__file__).resolve().parents[3]
 # Prefix that Ansible's ssh connection adds to the messages of ssh
@@ -30,10 +30,10 @@ PLAYBOOK = os.getpid()  # Ansible loads its plugins before it forks
 
 
 @atexit.register
-def print_remaining_notes() -> None:
+def print_exit_messages() -> None:
     """Print what keeps running after an interrupted playbook, below Ansible's `User interrupted execution`."""
     if os.getpid() == PLAYBOOK:
-        for line in interrupts.remaining_notes(Path(constants.DEFAULT_LOCAL_TMP)):
+        for line in exit_messages.pending(Path(constants.DEFAULT_LOCAL_TMP)):
             Display().display(line, stderr=True)
 
 
@@ -69,16 +69,16 @@ class DflashAction(ActionBase):
     def note_if_interrupted(self, task_vars: Mapping[str, Any], text: str) -> contextlib.AbstractContextManager[None]:
         """Print `text` at the end if the playbook is interrupted inside this context."""
         line = f"  {task_vars['inventory_hostname']} | {text}"
-        return interrupts.note_while_running(Path(constants.DEFAULT_LOCAL_TMP), line)
+        return exit_messages.while_inside(Path(constants.DEFAULT_LOCAL_TMP), line)
 
     def set_exit_message(self, task_vars: Mapping[str, Any], text: str) -> None:
         """Print a line about this box at the end of the playbook, even after a failure, unless it is cleared before."""
         line = self.with_box_options(f"  {task_vars['inventory_hostname']} | {text}")
-        interrupts.keep_note(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"], line)
+        exit_messages.set_for_box(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"], line)
 
     def clear_exit_message(self, task_vars: Mapping[str, Any]) -> None:
         """Clear the line about this box."""
-        interrupts.drop_note(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"])
+        exit_messages.clear_for_box(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"])
 
     def print_line(self, task_vars: Mapping[str, Any], text: str) -> None:
         """Print one line about this box."""
@@ -91,7 +91,7 @@ class DflashAction(ActionBase):
 
     def display(self, text: str) -> None:
         """Print a text completely, even during Ctrl-C, with the options of this box added to its commands."""
-        with interrupts.deferred_signals():
+        with exit_messages.signals_blocked():
             Display().display(self.with_box_options(text))
 
     def with_box_options(self, text: str) -> str:
@@ -109,17 +109,18 @@ class DflashAction(ActionBase):
             options += ["-e", f"{name}={shlex.quote(str(extra_vars[name]))}"] if name in extra_vars else []
         return options
 
-    def proxmox_hosts(self, task_vars: Mapping[str, Any]) -> list[Named]:
+    def proxmox_hosts(self, task_vars: Mapping[str, Any]) -> list[InventoryHost]:
         """Return the Proxmox hosts of the inventory with their containers."""
         inventory = task_vars["hostvars"]
-        return [named(name, inventory[name], "gpu_container_vmid") for name in group("proxmox_hosts", task_vars)]
+        hosts = group("proxmox_hosts", task_vars)
+        return [inventory_host(name, inventory[name], "gpu_container_vmid") for name in hosts]
 
-    def boxes_behind(self, task_vars: Mapping[str, Any]) -> list[Named]:
+    def boxes_behind(self, task_vars: Mapping[str, Any]) -> list[InventoryHost]:
         """Return the boxes behind a Proxmox host with their containers."""
         inventory = task_vars["hostvars"]
         boxes = group("trainers", task_vars)
         through_pct = [name for name in boxes if read(inventory[name], "ansible_connection") == "pct"]
-        return [named(name, inventory[name], "pct_vmid") for name in through_pct]
+        return [inventory_host(name, inventory[name], "pct_vmid") for name in through_pct]
 
 
 def group(name: str, task_vars: Mapping[str, Any]) -> list[str]:
@@ -127,11 +128,11 @@ def group(name: str, task_vars: Mapping[str, Any]) -> list[str]:
     return list(task_vars["groups"].get(name, ()))
 
 
-def named(name: str, variables: Mapping[str, Any], variable: str) -> Named:
+def inventory_host(name: str, variables: Mapping[str, Any], variable: str) -> InventoryHost:
     """Return one host of the inventory with its container."""
     host = read(variables, "ansible_host", "ansible_ssh_host") or name
     port = read(variables, "ansible_port", "ansible_ssh_port") or 22
-    return Named(name, (str(host), str(port)), read(variables, variable))
+    return InventoryHost(name, (str(host), str(port)), read(variables, variable))
 
 
 def read(variables: Mapping[str, Any], *names: str) -> Any:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dflash_controller import inventory
+from dflash_controller import inventory_validation
 from dflash_ops.core import files
 
 PLAY = """
@@ -68,18 +68,19 @@ def test_only_a_launch_skips_the_prewarm_of_a_warm_cache(
 @pytest.mark.parametrize(
     ("metadata", "problem"),
     [
-        ({"sha256": ""}, "has no metadata file a.tar.zst.json"),
-        ([], "has no metadata file a.tar.zst.json"),
+        ({"sha256": ""}, "has no metadata file a.tar.zst.json in its folder"),
+        ([], "has no metadata file a.tar.zst.json in its folder"),
         ({"sha256": "0" * 64}, "is damaged: its sha256 differs from its metadata file"),
     ],
     ids=["empty", "none", "other"],
 )
 def test_archive_is_validated_before_it_is_copied(tmp_path: Path, metadata: object, problem: str) -> None:
     archive = tmp_path / "a.tar.zst"
-    assert "is not a file on the controller" in inventory.meaning_problems("compile_cache_restore", str(archive))[0]
+    found = inventory_validation.range_problems("compile_cache_restore", str(archive))
+    assert "is not a file on the controller" in found[0]
     archive.write_bytes(b"bytes")
     (tmp_path / "a.tar.zst.json").write_text(json.dumps(metadata))
-    assert problem in inventory.meaning_problems("compile_cache_restore", str(archive))[0]
+    assert problem in inventory_validation.range_problems("compile_cache_restore", str(archive))[0]
     files.write_json(tmp_path / "a.tar.zst.json", {"sha256": files.file_sha256(archive)})
-    assert inventory.meaning_problems("compile_cache_restore", str(archive)) == []
-    assert "give a folder" in inventory.meaning_problems("compile_cache_fetch", str(archive))[0]
+    assert inventory_validation.range_problems("compile_cache_restore", str(archive)) == []
+    assert "give a folder" in inventory_validation.range_problems("compile_cache_fetch", str(archive))[0]
