@@ -71,7 +71,7 @@ NO_BUILD: dict[str, Any] = {
     "find_links": [],
     "cache_dir": "",
     "heal": False,
-    "packages": False,
+    "install_packages": False,
     "self_test_gpus": False,
 }
 
@@ -83,8 +83,8 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         OpsError: the lock is not complete, or the box has no python for it.
     """
     want = module.params
-    spec = inspection.Spec.of({**NO_BUILD, **want}, layout)
-    env_id = inspection.name_of(spec, inspection.find_python(spec))
+    spec = inspection.Spec.from_params({**NO_BUILD, **want}, layout)
+    env_id = inspection.environment_id(spec, inspection.find_python(spec))
     env, release = layout.env(env_id), layout.release(want["release_id"])
     return {
         "ansible_facts": {

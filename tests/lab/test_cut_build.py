@@ -110,7 +110,7 @@ def test_a_dropped_connection_leaves_the_build_going_and_the_play_finds_back(
 ) -> None:
     lock = lock_of(wheelhouse, tmp_path)
     with playing(way, tmp_path / "play", wheelhouse, lock) as (play, said):
-        until_said(said, "proving: new processes", play)
+        until_said(said, "self-test: importing every package", play)
         before = runner_of(way)
         assert way.cut() >= 1
         assert play.wait() == 0, said.read_text()
@@ -122,7 +122,7 @@ def test_a_new_play_attaches_to_the_build_of_one_that_is_gone(way: Way, tmp_path
     lock = lock_of(wheelhouse, tmp_path, remark="another environment")
     way.lab.inside(way.box, "rm", "-rf", f"{ROOT}/jobs")
     with playing(way, tmp_path / "first", wheelhouse, lock) as (play, said):
-        until_said(said, "proving: new processes", play)
+        until_said(said, "self-test: importing every package", play)
         before = runner_of(way)
         os.killpg(play.pid, signal.SIGKILL)
         play.wait()

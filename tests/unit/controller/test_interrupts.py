@@ -71,7 +71,7 @@ def command(tmp_path: Path, layout: Layout) -> Iterator[list[str]]:
     lock = tmp_path / "own.lock"
     indexes = {"torch": "http://127.0.0.1:9/simple"}
     lock.write_text(wheels.make_lock(sorted(folder.glob("*.whl")), indexes=indexes))
-    uv = uv_binary.place(layout, uv_binary.pinned(wheels.UV_LOCK.read_text()))
+    uv = uv_binary.install_path(layout, uv_binary.uv_pin(wheels.UV_LOCK.read_text()))
     uv.parent.mkdir(parents=True)
     shutil.copy(Path(sys.executable).parent / "uv", uv)
     given = {
@@ -94,7 +94,7 @@ def test_an_interrupted_build_goes_on_is_attached_to_and_can_be_ended(
     stop = [program, "playbooks/stop.yml", *command]
 
     first = Terminal(*build, cwd=repo)
-    first.read_until("proving")
+    first.read_until("self-test")
     first.press(CTRL_C)
     assert first.finish() == 99, first.said
     job = next(folder.name for folder in layout.jobs.glob("env-*"))

@@ -11,7 +11,7 @@ from dflash_controller import checkout
 from dflash_ops import inputs
 from dflash_ops.core import truncate
 from dflash_ops.core.errors import OpsError
-from dflash_ops.inputs import Input, Look
+from dflash_ops.inputs import Input, InputStatus
 from dflash_ops.run import runs
 
 # a list that is joined to a sentence after it was cut, by whatever does not say so
@@ -43,7 +43,7 @@ def test_files_that_are_not_committed_are_counted_to_the_last(tmp_path: Path) ->
 
 def test_problems_of_inputs_are_counted_to_the_last() -> None:
     many = tuple(f"file {number}" for number in range(25))
-    told = inputs.refusal([Look(Input("dataset", Path("/d")), "changed", many, "", 0)])
+    told = inputs.problems_error([InputStatus(Input("dataset", Path("/d")), "changed", many, "", 0)])
     assert "25 problem(s)" in told.message
     assert told.message.endswith("file 19; and 5 more.")
 

@@ -55,7 +55,7 @@ def test_the_torch_of_an_image_counts_as_proved_also_behind_a_link(
     (tmp_path / "image").symlink_to("image-2026")
     record = box.layout.env("e1") / "env.json"
     proof = {"torch": {"file": str(tmp_path / "image/site-packages/torch/__init__.py")}}
-    record.write_text(json.dumps({**json.loads(record.read_text()), "proof": proof}))
+    record.write_text(json.dumps({**json.loads(record.read_text()), "self_test": proof}))
     monkeypatch.setattr(run_processes, "mapped_files", lambda _pid: [f"{real}/lib/libtorch.so"])
     assert verify._process(box.layout, run) == []
 

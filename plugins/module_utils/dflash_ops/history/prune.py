@@ -67,7 +67,7 @@ def plan(layout: Layout, *, keep_runs: int, now: float | None = None) -> Plan:
                 keep.append((path, needed[name]))
             elif kind == "cache_id" and prewarm.busy(layout, name):
                 keep.append((path, "a prewarm works on it"))
-            elif kind == "env_id" and inspection.users_of(path):
+            elif kind == "env_id" and inspection.processes_using(path):
                 keep.append((path, "a process uses it"))
             elif complete(path, kind) or _old(path, now):
                 remove.append((path, "no kept run needs it"))
@@ -158,7 +158,7 @@ def leftovers(layout: Layout, now: float | None = None) -> list[Path]:
     hidden = [
         path for top in tops if top.is_dir() for path in top.iterdir() if path.name.startswith(".") and path.is_dir()
     ]
-    return [path for path in hidden if _old(path, now) and not inspection.users_of(path)]
+    return [path for path in hidden if _old(path, now) and not inspection.processes_using(path)]
 
 
 def _old_jobs(layout: Layout, now: float | None) -> list[Path]:

@@ -134,8 +134,8 @@ def look(
         chosen,
         session=request.session,
         secrets=want["secrets"],
-        drift=drift.of_environment(layout, chosen.env_id),
-        code=drift.of_release(layout, chosen.release_id),
+        drift=drift.environment_drift(layout, chosen.env_id),
+        code=drift.release_drift(layout, chosen.release_id),
         replacing=replacing,
     )
 

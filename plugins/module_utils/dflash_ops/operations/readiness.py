@@ -15,7 +15,7 @@ def of(layout: Layout, selection: Selection) -> dict[str, bool]:
     """Tell whether the inputs are the recorded ones and the compile cache is warm; false where that cannot be told."""
     try:
         resolved = trainer_command.resolved(layout, selection)
-        recorded = all(inputs.look(layout, item).state == "recorded" for item in inputs.wanted(resolved))
+        recorded = all(inputs.inspect(layout, item).state == "recorded" for item in inputs.required_inputs(resolved))
         warm = cache.look(layout, cache.place(layout, selection, resolved, gpus.survey())).warm
     except OpsError:  # whoever needs it says why
         return {"inputs": False, "cache": False}
