@@ -29,7 +29,7 @@ class ActionModule(JobAction):
     """One remote call if nothing changes; a second call starts the build."""
 
     def module_args(self, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Add the lockfiles' text; for this machine also the wheel folders and index that its pip is configured with."""
+        """Add the lockfiles' text and, for a local connection, the wheel folders and index of this machine's pip."""
         arguments = dict(self._task.args)
         lock = Path(arguments["lock_file"]).expanduser().resolve()
         arguments["lock"], arguments["lock_name"] = lock.read_text(), lock.name

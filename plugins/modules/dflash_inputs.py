@@ -45,7 +45,6 @@ inputs:
   sample: {dataset: {path: /workspace/data/train, state: recorded, fingerprint: 9f2c, bytes: 214893, problems: []}}
 """
 
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule

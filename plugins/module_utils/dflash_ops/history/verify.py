@@ -170,9 +170,8 @@ def _process(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
 def _foreign_torch(pid: int, env: Path) -> list[dict[str, str]]:
     """Return the mapped torch libraries that belong neither to the environment nor to the torch of its self-test."""
     libraries = run_processes.torch_libraries(pid)
-    tested = str(
-        dict(dict((files.read_json(env / "env.json") or {}).get("self_test") or {}).get("torch") or {}).get("file") or ""
-    )
+    record = files.read_json(env / "env.json") or {}
+    tested = str(dict(dict(record.get("self_test") or {}).get("torch") or {}).get("file") or "")
     # The kernel reports resolved paths; the Python of an image may be reached through a symlink.
     allowed = [os.path.realpath(top) for top in (env, *([Path(tested).parents[1]] if tested.count("/") > 2 else []))]
     foreign = [path for path in libraries if not any(path.startswith(f"{top}/") for top in allowed)]
