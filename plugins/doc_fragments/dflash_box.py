@@ -31,19 +31,19 @@ options:
     choices: [cpu, cu128, preinstalled]
     required: true
   lock:
-    description: The lock's text. The action plugin reads it from O(lock_file).
+    description: Text of the lockfile. The action plugin reads it from O(lock_file).
     type: str
     default: ""
   lock_name:
-    description: The lock's name in messages.
+    description: Name of the lockfile in messages.
     type: str
     default: lock
   lock_file:
-    description: The lock on the controller. Only the action plugin reads this.
+    description: Lockfile on the controller. Only the action plugin reads this.
     type: str
     default: ""
   python:
-    description: Path or version of the interpreter to build on; empty for the first one that the lock has files for.
+    description: Path or version of the base interpreter; empty for the first one that the lockfile supports.
     type: str
     default: ""
 """
