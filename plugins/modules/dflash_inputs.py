@@ -49,10 +49,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import SELECTION, run_module
-from ansible.module_utils.dflash_ops import inputs
+from ansible.module_utils.dflash_ops import inputs, resolved_config
 from ansible.module_utils.dflash_ops.core import jobs
 from ansible.module_utils.dflash_ops.core.paths import Layout
-from ansible.module_utils.dflash_ops.run import trainer_command
+from ansible.module_utils.dflash_ops.operations.ensure_run import selection_from
+from ansible.module_utils.dflash_ops.run.trainer_command import Selection
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **SELECTION,
@@ -70,21 +71,16 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         OpsError: an input is missing, damaged, or changed and not accepted.
     """
     params = module.params
-    selection = trainer_command.Selection(
-        env_id=params["env_id"],
-        release_id=params["release_id"],
-        config=params["config"],
-        overrides=tuple(params["overrides"]),
-    )
+    selection = selection_from(params)
     if module.check_mode and not trainer_installed(layout, selection):
         return {
             "changed": True,
             "inputs": {},
             "msg": "The inputs will be fingerprinted once environment and release are installed.",
         }
+    resolved = resolved_config.resolve(layout, selection, store=not module.check_mode)
     statuses = [
-        inputs.inspect(layout, item, full=params["full"])
-        for item in inputs.required_inputs(trainer_command.resolved(layout, selection))
+        inputs.inspect(layout, item, full=params["full"]) for item in inputs.required_inputs(resolved)
     ]
     rejected = [
         status
@@ -118,7 +114,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     return result
 
 
-def trainer_installed(layout: Layout, selection: trainer_command.Selection) -> bool:
+def trainer_installed(layout: Layout, selection: Selection) -> bool:
     """Return True if environment and release are on the box."""
     records = [
         layout.env(selection.env_id) / "env.json",
