@@ -26,8 +26,8 @@ TORCH_URL = "https://index.example/cu128"
 def lock(tmp_path: Path) -> lockfile.Lockfile:
     """Lockfile of a torch with a dedicated index, and numpy."""
     paths = [
-        wheels.make_wheel(tmp_path / "made", "torch", "2.11.0+cu128", {}, tag="cp312-cp312-manylinux_2_28_x86_64"),
-        wheels.make_wheel(tmp_path / "made", "numpy", "2.5.5", {}),
+        wheels.make_wheel(tmp_path / "wheels", "torch", "2.11.0+cu128", {}, tag="cp312-cp312-manylinux_2_28_x86_64"),
+        wheels.make_wheel(tmp_path / "wheels", "numpy", "2.5.5", {}),
     ]
     return lockfile.require_complete(
         wheels.make_lock(paths, profile="cu128", indexes={"torch": TORCH_URL}), name="t.lock"
@@ -52,18 +52,18 @@ def test_mirrors_replace_each_index(lock: lockfile.Lockfile) -> None:
 
 
 def test_wheel_in_a_folder_replaces_the_index(lock: lockfile.Lockfile, tmp_path: Path) -> None:
-    (only,) = sources.plan(lock, Sources({"torch": "none"}, (tmp_path / "made",)), python="3.12")
+    (only,) = sources.plan(lock, Sources({"torch": "none"}, (tmp_path / "wheels",)), python="3.12")
     assert names(only) == ["torch", "numpy"] or names(only) == ["numpy", "torch"]
     assert not only.dedicated
 
 
 def test_wheel_for_another_python_is_ignored(lock: lockfile.Lockfile, tmp_path: Path) -> None:
     with pytest.raises(OpsError, match=r"torch==2\.11\.0\+cu128 has no source.*Python 3\.11"):
-        sources.plan(lock, Sources({"torch": "none"}, (tmp_path / "made",)), python="3.11")
+        sources.plan(lock, Sources({"torch": "none"}, (tmp_path / "wheels",)), python="3.11")
 
 
 def test_disabled_default_index_passes_no_index(lock: lockfile.Lockfile, tmp_path: Path) -> None:
-    folder = tmp_path / "made"
+    folder = tmp_path / "wheels"
     groups = sources.plan(lock, Sources({"default": "none"}, (folder,)), python="3.12")
     request = uv_command.write(tmp_path / "request", groups, (folder,))
     assert request.arguments[:3] == ("--find-links", str(folder), "-r")
@@ -94,7 +94,7 @@ def test_dedicated_index_serves_only_its_package(lock: lockfile.Lockfile, tmp_pa
 
 
 def test_locally_built_wheel_is_required_in_a_folder(tmp_path: Path) -> None:
-    wheel = wheels.make_wheel(tmp_path / "made", "causal-conv1d", "1.6.1", {}, tag="cp312-cp312-linux_x86_64")
+    wheel = wheels.make_wheel(tmp_path / "wheels", "causal-conv1d", "1.6.1", {}, tag="cp312-cp312-linux_x86_64")
     text = (
         wheels.make_lock([wheel]).replace("==1.6.1", "==1.6.1 ; python_version == '3.12'") + "# built: causal-conv1d\n"
     )
