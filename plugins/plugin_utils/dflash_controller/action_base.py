@@ -17,8 +17,8 @@ from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
 from dflash_ops.proxmox import pct_errors
 
-from dflash_controller import interrupts
-from dflash_controller.container_ids import Named
+from dflash_controller import exit_messages
+from dflash_controller.vmid import InventoryHost
 
 REPO = Path(__file__).resolve().parents[3]
 # what Ansible's ssh connection puts before the words of ssh
@@ -33,7 +33,7 @@ PLAYBOOK = os.getpid()  # Ansible loads its plugins before it forks
 def tell_what_goes_on() -> None:
     """Say what an interrupted playbook was following, below Ansible's `User interrupted execution`."""
     if os.getpid() == PLAYBOOK:
-        for line in interrupts.left(Path(constants.DEFAULT_LOCAL_TMP)):
+        for line in exit_messages.pending(Path(constants.DEFAULT_LOCAL_TMP)):
             Display().display(line, stderr=True)
 
 
@@ -68,16 +68,16 @@ class DflashAction(ActionBase):
     def following(self, task_vars: Mapping[str, Any], text: str) -> contextlib.AbstractContextManager[None]:
         """Follow what needs no playbook: when this one is interrupted inside, that is told in these words."""
         line = f"  {task_vars['inventory_hostname']} | {text}"
-        return interrupts.noted(Path(constants.DEFAULT_LOCAL_TMP), line)
+        return exit_messages.while_inside(Path(constants.DEFAULT_LOCAL_TMP), line)
 
     def keep_for_the_end(self, task_vars: Mapping[str, Any], text: str) -> None:
         """Say a line when this playbook ends, however it does, unless it is dropped before."""
         line = self.named(f"  {task_vars['inventory_hostname']} | {text}")
-        interrupts.keep(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"], line)
+        exit_messages.set_for_box(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"], line)
 
     def drop_for_the_end(self, task_vars: Mapping[str, Any]) -> None:
         """Say no such line about this box."""
-        interrupts.drop(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"])
+        exit_messages.clear_for_box(Path(constants.DEFAULT_LOCAL_TMP), task_vars["inventory_hostname"])
 
     def say(self, task_vars: Mapping[str, Any], text: str) -> None:
         """Print one line of this box."""
@@ -90,7 +90,7 @@ class DflashAction(ActionBase):
 
     def show(self, text: str) -> None:
         """Print, whole also when Ctrl-C comes at this moment; a command names the box as it was named here."""
-        with interrupts.unbroken():
+        with exit_messages.signals_blocked():
             Display().display(self.named(text))
 
     def named(self, text: str) -> str:
@@ -106,28 +106,29 @@ class DflashAction(ActionBase):
             words += ["-e", f"{name}={shlex.quote(str(typed[name]))}"] if name in typed else []
         return words
 
-    def proxmox_hosts(self, task_vars: Mapping[str, Any]) -> list[Named]:
+    def proxmox_hosts(self, task_vars: Mapping[str, Any]) -> list[InventoryHost]:
         """Return the Proxmox hosts of the inventory, each with the container that it names."""
         inventory = task_vars["hostvars"]
-        return [named(name, inventory[name], "gpu_container_vmid") for name in group("proxmox_hosts", task_vars)]
+        hosts = group("proxmox_hosts", task_vars)
+        return [inventory_host(name, inventory[name], "gpu_container_vmid") for name in hosts]
 
-    def boxes_behind(self, task_vars: Mapping[str, Any]) -> list[Named]:
+    def boxes_behind(self, task_vars: Mapping[str, Any]) -> list[InventoryHost]:
         """Return the boxes that are reached through a Proxmox host, each with its container."""
         inventory = task_vars["hostvars"]
         boxes = group("trainers", task_vars)
         through_pct = [name for name in boxes if read(inventory[name], "ansible_connection") == "pct"]
-        return [named(name, inventory[name], "pct_vmid") for name in through_pct]
+        return [inventory_host(name, inventory[name], "pct_vmid") for name in through_pct]
 
 
 def group(name: str, task_vars: Mapping[str, Any]) -> list[str]:
     return list(task_vars["groups"].get(name, ()))
 
 
-def named(name: str, variables: Mapping[str, Any], variable: str) -> Named:
+def inventory_host(name: str, variables: Mapping[str, Any], variable: str) -> InventoryHost:
     """Return one host of the inventory."""
     host = read(variables, "ansible_host", "ansible_ssh_host") or name
     port = read(variables, "ansible_port", "ansible_ssh_port") or 22
-    return Named(name, (str(host), str(port)), read(variables, variable))
+    return InventoryHost(name, (str(host), str(port)), read(variables, variable))
 
 
 def read(variables: Mapping[str, Any], *names: str) -> Any:

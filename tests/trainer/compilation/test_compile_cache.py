@@ -1,4 +1,4 @@
-"""The compile cache with the real trainer and CPU inductor: cold, proved, damaged, restored, used by a run."""
+"""Compile cache with the real trainer and CPU inductor: cold, checked, damaged, restored, used by a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dflash_ops.run import launch, metrics, run_processes, trainer_command
 from dflash_ops.run.launch import Request
 from dflash_ops.run.trainer_command import Selection
 
-# One layer and one bucket: every graph that is compiled costs a test seconds.
+# One layer and one bucket: each compiled graph adds seconds to a test.
 TINY = CONFIG
 for old, new in (("compile = false", "compile = true"), ("num_layers = 2", "num_layers = 1"), ("[16, 32]", "[16]")):
     TINY = TINY.replace(old, new)
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs 
 
 
 class Box:
-    """A box whose environment is the one these tests run in and whose release is this checkout."""
+    """A box with the environment of these tests and this checkout as its release."""
 
     def __init__(self, root: Path) -> None:
         self.layout = Layout.of(root)
@@ -66,7 +66,7 @@ class Box:
         return prewarm.prewarm(self.layout, self.selection, self.place, self.progress, archive=archive)
 
     def warm_up(self) -> dict[str, object]:
-        """One more process that only reads the cache; returns its report."""
+        """Run another process that only reads the cache; returns its report."""
         return prewarm.warm_up(self.layout, self.selection, self.folder, self.progress, name="again")
 
     def look(self) -> cache.Look:
@@ -75,7 +75,7 @@ class Box:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Box:
-    """A box with a proved cache, made once."""
+    """A box with a cache checked in a second process; created once."""
     box = Box(tmp_path_factory.mktemp("cache") / "box")
     box.prewarm()
     return box
@@ -83,7 +83,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Box:
 
 @pytest.fixture
 def box(made: Box) -> Iterator[Box]:
-    """The proved cache, put back as it was after the test."""
+    """The same box; its cache is restored after the test."""
     kept = made.folder.with_name("kept")
     shutil.copytree(made.folder, kept)
     yield made
@@ -95,7 +95,7 @@ def box(made: Box) -> Iterator[Box]:
         shutil.rmtree(left)
 
 
-def test_cold_process_compiles_and_the_second_finds_all_of_it(made: Box) -> None:
+def test_second_process_finds_everything_the_cold_one_compiled(made: Box) -> None:
     now = made.look()
     assert now.warm
     counters = now.proof["counters"]
@@ -105,8 +105,8 @@ def test_cold_process_compiles_and_the_second_finds_all_of_it(made: Box) -> None
     assert {row["bucket"] for row in now.proof["covered"]} == {16}
 
 
-def test_case_44_nothing_that_makes_a_start_warm_lies_in_tmp(box: Box) -> None:
-    """Inductor's precompiled headers ignore its cache folder; they have to lie below the root as well."""
+def test_no_part_of_the_cache_is_in_tmp(box: Box) -> None:
+    """Inductor's precompiled headers ignore its cache folder, but must be below the root as well."""
 
     def headers() -> dict[str, int]:
         found = box.layout.tmp.rglob("precompiled_headers/**/*.gch")
@@ -123,7 +123,7 @@ def test_case_44_nothing_that_makes_a_start_warm_lies_in_tmp(box: Box) -> None:
 
 
 @pytest.mark.parametrize("harm", ["truncated", "garbage", "empty"])
-def test_case_46_damage_is_found_and_the_cache_is_warm_again(box: Box, harm: str) -> None:
+def test_damage_is_detected_and_repaired(box: Box, harm: str) -> None:
     names = sorted(contents.read_record(box.folder)["files"])
     victims = random.Random(harm).sample(names, max(3, len(names) // 4))
     for name in victims:
@@ -136,7 +136,7 @@ def test_case_46_damage_is_found_and_the_cache_is_warm_again(box: Box, harm: str
     assert box.warm_up()["misses"] == 0
 
 
-def test_case_46_trainer_survives_a_cache_that_is_garbage_all_over(box: Box) -> None:
+def test_trainer_survives_a_cache_of_garbage(box: Box) -> None:
     (box.folder / "cache.json").unlink()
     for path in contents.kept_files(box.folder):
         path.write_bytes(os.urandom(200))
@@ -144,8 +144,8 @@ def test_case_46_trainer_survives_a_cache_that_is_garbage_all_over(box: Box) -> 
     assert box.look().warm
 
 
-def test_case_49_second_process_is_the_judge(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache that nobody can read back is not warm, however well the first process did."""
+def test_only_a_second_process_can_declare_the_cache_warm(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that cannot be read back is not warm, even if the first process succeeded."""
     shutil.rmtree(box.folder)
     real = prewarm.warm_up
 
@@ -161,7 +161,7 @@ def test_case_49_second_process_is_the_judge(box: Box, monkeypatch: pytest.Monke
     assert not (box.folder / "cache.json").exists()
 
 
-def test_archive_restored_is_warm_without_compiling(box: Box) -> None:
+def test_restored_archive_is_warm_without_compiling(box: Box) -> None:
     note = cache_archive.pack(box.layout, box.place)
     shutil.rmtree(box.folder)
     made = box.prewarm(Archive(Path(str(note["path"]))))
@@ -170,7 +170,7 @@ def test_archive_restored_is_warm_without_compiling(box: Box) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
-def test_run_from_the_warm_cache_recompiles_nothing_and_leaves_the_cache_whole(box: Box) -> None:
+def test_run_with_a_warm_cache_does_not_recompile_or_change_the_cache(box: Box) -> None:
     request = Request(selection=box.selection, label="tiny", cache_id=box.place.cache_id, resume="never")
     run = launch.start(box.layout, request, {"config": box.resolved["config"], "needs": box.resolved["needs"]})
     deadline = time.monotonic() + 180

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dflash_controller import inventory
+from dflash_controller import inventory_validation
 from dflash_ops.core import files
 
 PLAY = """
@@ -68,18 +68,19 @@ def test_only_a_launch_leaves_a_warm_cache_alone(
 @pytest.mark.parametrize(
     ("note", "told"),
     [
-        ({"sha256": ""}, "has no note a.tar.zst.json beside it"),
-        ([], "has no note a.tar.zst.json beside it"),
-        ({"sha256": "0" * 64}, "is damaged: its sha256 is not the one of its note"),
+        ({"sha256": ""}, "has no note a.tar.zst.json in its folder"),
+        ([], "has no note a.tar.zst.json in its folder"),
+        ({"sha256": "0" * 64}, "is damaged: its sha256 differs from its note"),
     ],
     ids=["empty", "none", "other"],
 )
 def test_archive_is_judged_before_it_travels(tmp_path: Path, note: object, told: str) -> None:
     archive = tmp_path / "a.tar.zst"
-    assert "is no file on the controller" in inventory.meaning_problems("compile_cache_restore", str(archive))[0]
+    found = inventory_validation.range_problems("compile_cache_restore", str(archive))
+    assert "is not a file on the controller" in found[0]
     archive.write_bytes(b"bytes")
     (tmp_path / "a.tar.zst.json").write_text(json.dumps(note))
-    assert told in inventory.meaning_problems("compile_cache_restore", str(archive))[0]
+    assert told in inventory_validation.range_problems("compile_cache_restore", str(archive))[0]
     files.write_json(tmp_path / "a.tar.zst.json", {"sha256": files.file_sha256(archive)})
-    assert inventory.meaning_problems("compile_cache_restore", str(archive)) == []
-    assert "give a folder" in inventory.meaning_problems("compile_cache_fetch", str(archive))[0]
+    assert inventory_validation.range_problems("compile_cache_restore", str(archive)) == []
+    assert "give a folder" in inventory_validation.range_problems("compile_cache_fetch", str(archive))[0]

@@ -1,6 +1,6 @@
 """The whole target with the memory of one sequence: token ids in, logits and captured states out."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 

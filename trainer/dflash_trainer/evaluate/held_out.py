@@ -1,6 +1,6 @@
 """Accept length and acceptance per position on held-out text, all blocks of a batch drafted at once."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
