@@ -27,7 +27,7 @@ def snapshot(step: int, *, best: bool = False) -> Snapshot:
 def written(folder: Path, *steps: int, keep: int = 10, best: int = 0) -> CheckpointStore:
     """A store with these checkpoints."""
     store = CheckpointStore(folder)
-    writer = CheckpointWriter(store, keep=keep, say=lambda line: None)
+    writer = CheckpointWriter(store, keep=keep, log=lambda line: None)
     for step in steps:
         writer.write(snapshot(step, best=step == best))
     writer.wait()
@@ -80,7 +80,7 @@ def test_case_60_a_run_goes_on_from_the_last_complete_checkpoint(
     assert tiny.train("run", "optimizer.max_steps=14") == ExitCode.FINISHED
     out = capfd.readouterr().out
     assert "checkpoint step-00000010 is damaged (model.safetensors has" in out
-    assert "going on from" in out and "step-00000005" in out
+    assert "resuming from" in out and "step-00000005" in out
     assert [row["step"] for row in tiny.rows("run")] == list(range(1, 15))
     assert [row[3] for row in what_was_trained(tiny.rows("run"))] == [row[3] for row in whole]
 

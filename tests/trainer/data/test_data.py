@@ -75,7 +75,7 @@ def test_batches_of_all_boxes_together_are_those_of_one(lengths: np.ndarray, dra
     span = StreamRange(first_step=1, last_step=5, next_batch=0)
     numbers = []
     for rank in range(2):
-        shape = StreamShape(boxes=2, rank=rank, drafters=drafters, accumulate=2)
+        shape = StreamShape(nodes=2, rank=rank, drafters=drafters, accumulate=2)
         numbers += [w.planned.number for w in work_stream(plan, None, shape, span)]
     assert sorted(numbers) == list(range(5 * 2 * drafters * 2))
 

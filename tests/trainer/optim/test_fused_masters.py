@@ -98,7 +98,7 @@ def test_a_norm_that_is_not_finite_changes_nothing(bad: float, clip: float) -> N
     replica_before = {name: value.clone() for name, value in replica.items()}
     masters.borrow({name: torch.full_like(w, bad) for name, w in replica.items()})
     masters.update(lr=1e-2, scale=device_scale([masters.norm()], weight=2.0, clip=clip))
-    masters.take_back()
+    masters.undo_step()
     assert all(torch.equal(value, before[name]) for name, value in masters.state())
     assert all(torch.equal(value, replica_before[name]) for name, value in replica.items())
 

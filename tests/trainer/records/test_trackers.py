@@ -66,7 +66,7 @@ def test_tracker_that_cannot_start_is_named_and_left_out(tiny: TinyRun, capfd: p
     (tiny.folder / "run").mkdir()
     (tiny.folder / "run/tensorboard").write_text("a file is in the way")
     assert tiny.train("run", "logging.tensorboard=true", "optimizer.max_steps=2") == ExitCode.FINISHED
-    assert "tracker left out: " in capfd.readouterr().out
+    assert "tracker disabled: " in capfd.readouterr().out
 
 
 def read_all(controller: int) -> str:

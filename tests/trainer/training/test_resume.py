@@ -146,7 +146,7 @@ def test_signal_inside_a_print_is_no_error(capfd: pytest.CaptureFixture[str]) ->
     with StopSignals() as stop, contextlib.redirect_stdout(io.TextIOWrapper(io.BufferedWriter(Interrupted()))):
         stop.finish_steps()
         print("a line", flush=True)
-    assert stop.asked == "SIGTERM"
+    assert stop.requested == "SIGTERM"
     assert "SIGTERM: saving, then stopping" in capfd.readouterr().out
 
 

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace, config: Config) -> int:
     try:
         return _train(arguments, config, stop)
     except BaseException:
-        if not stop.asked:
+        if not stop.requested:
             raise
         return _stopped_early(arguments.run_dir, stop)
 
@@ -48,6 +48,6 @@ def _train(arguments: argparse.Namespace, config: Config, stop: StopSignals) -> 
 
 def _stopped_early(folder: Path, stop: StopSignals) -> int:
     """A signal came while libraries were loading: say it, and write it down where the run has been before."""
-    stop.leaving()
-    RunState(folder if folder.is_dir() else None).enter("stopped", f"{stop.asked} before the first step")
+    stop.ignore()
+    RunState(folder if folder.is_dir() else None).enter("stopped", f"{stop.requested} before the first step")
     return ExitCode.FINISHED

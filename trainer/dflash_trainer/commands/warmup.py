@@ -22,5 +22,5 @@ def run(arguments: argparse.Namespace, config: Config) -> None:
     from dflash_trainer.pipeline.warmup import run_warmup
 
     share_cores(sum(device == "cpu" for device in config.target.devices + config.drafter.devices))
-    result = run_warmup(config, arguments.report, say=lambda line: print(line, flush=True))
+    result = run_warmup(config, arguments.report, log=lambda line: print(line, flush=True))
     print(f"warmup done in {result['seconds']:.1f} s, {result['misses']} cache misses: {arguments.report}", flush=True)

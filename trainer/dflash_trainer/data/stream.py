@@ -25,17 +25,17 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamShape:
-    """Who consumes: boxes in the run, this one's rank, drafters on each, batches each takes a step."""
+    """Consumers of batches: nodes, this node's rank, drafters per node, and batches per drafter and step."""
 
-    boxes: int = 1
+    nodes: int = 1
     rank: int = 0
     drafters: int = 1
     accumulate: int = 1
 
     @property
     def batches_per_step(self) -> int:
-        """Batches of one optimizer step over all boxes."""
-        return self.boxes * self.drafters * self.accumulate
+        """Batches of one optimizer step over all nodes."""
+        return self.nodes * self.drafters * self.accumulate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +73,6 @@ def evaluates_at(step: int, span: StreamRange) -> bool:
 
 def evaluation_batches(plan: BatchPlan, shape: StreamShape) -> Iterator[tuple[int, PlannedBatch]]:
     """(drafter, batch) pairs of this box's part of one evaluation."""
-    mine = range(shape.rank, plan.batches_per_epoch, shape.boxes)
+    mine = range(shape.rank, plan.batches_per_epoch, shape.nodes)
     for index, number in enumerate(mine):
         yield index % shape.drafters, plan.batch(number)

@@ -53,7 +53,7 @@ class FusedMasters(Masters):
     def update(self, *, lr: float, scale: float | Tensor) -> None:
         """Take a step with rate `lr` on the gradients times `scale`.
 
-        Nothing waits for the device. A scale that is NaN there changes no weight and no moment: call take_back() then.
+        Nothing waits for the device. A scale that is NaN there changes no weight and no moment: call undo_step() then.
         """
         config = self._config
         betas = (config.betas[0], config.betas[1])
@@ -76,7 +76,7 @@ class FusedMasters(Masters):
             )
         self._borrowed = {}
 
-    def take_back(self) -> None:
+    def undo_step(self) -> None:
         """Do not count the last update."""
         for state in self._state.values():
             state["step"] -= 1

@@ -55,7 +55,7 @@ class Masters:
                 group["lr"] = lr
             optimizer.step()
 
-    def take_back(self) -> None:
+    def undo_step(self) -> None:
         """Do not count the last update, whose scale was NaN."""
         raise AssertionError("only masters that scale on the device are given such a scale")
 
