@@ -155,7 +155,7 @@ def test_case_61_mount_that_fills_up_keeps_the_last_good_checkpoint(tiny: TinyRu
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == ExitCode.WORKER, done.stdout + done.stderr
     said = re.search(
-        r"NOT written \(\[Errno 28\] No space left on device\); the last good one is step-(\d+)", done.stdout
+        r"NOT written \(\[Errno 28\] No space left on device\); the last complete one is step-(\d+)", done.stdout
     )
     assert said, done.stdout
     assert tiny.failure("run")["name"] == "checkpoint_failed"

@@ -111,7 +111,7 @@ def test_case_66_refused_upload_is_retried_counted_and_succeeds_later(
     endpoint.answer = "works"
     wait_until(lambda: uploader.done == 1)
     uploader.close()
-    assert "failed (1/5, 1 in all)" in said[0]
+    assert "failed (1/5, 1 in total)" in said[0]
     assert endpoint.stored[-1] == "/bucket/step-00000001/index.json"
 
 

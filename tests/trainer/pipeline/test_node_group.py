@@ -68,7 +68,7 @@ def test_two_boxes_train_as_one_box_with_two_drafters(tiny: TinyRun) -> None:
     found = weights(tiny.folder / "boxes")
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
-    assert not (tiny.folder / "boxes/box-1/checkpoints").exists()
+    assert not (tiny.folder / "boxes/node-1/checkpoints").exists()
 
 
 def test_case_62_killed_boxes_go_on_from_the_leaders_checkpoint_bit_for_bit(tiny: TinyRun) -> None:
@@ -85,8 +85,8 @@ def test_signal_to_one_box_stops_all_at_the_same_step(tiny: TinyRun) -> None:
     tiny.wait_for_step("boxes", 3, boxes[0])
     boxes[1].terminate()
     assert finish(tiny, "boxes", boxes) == [0, 0]
-    assert tiny.state("boxes")["phase"] == tiny.state("boxes/box-1")["phase"] == "stopped"
-    assert tiny.state("boxes")["step"] == tiny.state("boxes/box-1")["step"]
+    assert tiny.state("boxes")["phase"] == tiny.state("boxes/node-1")["phase"] == "stopped"
+    assert tiny.state("boxes")["step"] == tiny.state("boxes/node-1")["step"]
 
 
 def test_dead_box_ends_the_other_with_a_name_instead_of_a_hang(tiny: TinyRun) -> None:

@@ -163,7 +163,7 @@ def _bench_length(config: Config, length: int, device: torch.device, repeats: in
 
 
 def _memory(bench: DrafterBench, device: torch.device) -> dict[str, float]:
-    """What stays between two steps, what the forward pass leaves for the backward pass, and the peak of each part."""
+    """Return the memory held between steps, the activations, and the peak of each part, in GB."""
     bench.clear_gradients()
     held = allocated_gb(device)
     loss, forward = peak_during(bench.forward, device)
@@ -180,7 +180,7 @@ def _memory(bench: DrafterBench, device: torch.device) -> dict[str, float]:
 
 
 def _drafter_on(config: Config, target: TargetShape, device: torch.device, dtype: torch.dtype) -> Drafter:
-    """Random weights made on the device itself: a large drafter takes long on the CPU."""
+    """Return a drafter with random weights created on the device: a large one takes long on the CPU."""
     with torch.device(device):
         drafter = Drafter(
             drafter_shape(config.drafter, target),

@@ -1,4 +1,4 @@
-"""The verb `config`: what a configuration comes to, without loading anything."""
+"""The command `config`: the resolved configuration and its requirements, without loading torch."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import math
 from dflash_trainer.config.requirements import needs_of
 from dflash_trainer.config.schema import Config
 
-HELP = "show the resolved configuration and what it needs"
+HELP = "show the resolved configuration and its requirements"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--json for machines."""
+    """Add --json."""
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def run(arguments: argparse.Namespace, config: Config) -> None:
-    """Print the configuration and its needs."""
+    """Print the configuration and its requirements."""
     needs = needs_of(config)
     if arguments.json:
         print(json.dumps({"ok": True, "config": config.to_dict(), "needs": needs}))
@@ -30,5 +30,5 @@ def run(arguments: argparse.Namespace, config: Config) -> None:
         print()
     size = needs["checkpoint_bytes"]
     workers = f"{needs['target_workers']} target and {needs['drafter_workers']} drafter workers"
-    checkpoint = f"{math.ceil(size / 1e6)} MB a checkpoint" if size else "checkpoint size unknown without the weights"
+    checkpoint = f"{math.ceil(size / 1e6)} MB per checkpoint" if size else "checkpoint size unknown without the weights"
     print(f"needs {workers}, {needs['gpus']} GPUs, {checkpoint}")
