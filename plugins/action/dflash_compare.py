@@ -1,4 +1,4 @@
-"""Asks for what differs between two runs, prints it, and writes the JSON object."""
+"""Print the differences between two runs and write them as JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from dflash_controller.info_action import InfoAction
 
 
 class ActionModule(InfoAction):
-    """One look, as dflash_status_info takes it."""
+    """One module call with its own screen."""
 
     render = staticmethod(screens.compare_screen)

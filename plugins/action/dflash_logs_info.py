@@ -1,4 +1,4 @@
-"""Prints a part of a run's log, and follows it for a while when asked to."""
+"""Print the last lines of a run's log; with `follow`, also the lines written in that time."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from dflash_controller import screens
 from dflash_controller.info_action import InfoAction
 from dflash_ops.core import durations
 
-LOOK_SECONDS = 5.0
+# Seconds that one call waits on the box for a new line.
+POLL_SECONDS = 5.0
 
 
 class ActionModule(InfoAction):
-    """One look, then new lines as they come until the time is over."""
+    """Read the log once, then poll for new lines until the time is over."""
 
     render = staticmethod(screens.logs_screen)
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the last answer."""
+        """Return the newest result, with at most 1000 lines."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         deadline = time.monotonic() + durations.seconds(self._task.args.get("follow") or 0)
         while not result.get("failed") and "offset" in result.get("answer", {}) and time.monotonic() < deadline:
-            wait = max(0.2, min(LOOK_SECONDS, deadline - time.monotonic()))
-            told = self.ask(task_vars or {}, offset=result["answer"]["offset"], wait=wait)
-            if "offset" not in told.get("answer", {}):
+            wait = max(0.2, min(POLL_SECONDS, deadline - time.monotonic()))
+            newer = self.ask(task_vars or {}, offset=result["answer"]["offset"], wait=wait)
+            if "offset" not in newer.get("answer", {}):
                 continue
-            for line in told["answer"]["lines"]:
+            for line in newer["answer"]["lines"]:
                 self.show(line)
-            lines = [*result["answer"]["lines"], *told["answer"]["lines"]]
-            result["answer"] = {**told["answer"], "lines": lines[-1000:]}
+            lines = [*result["answer"]["lines"], *newer["answer"]["lines"]]
+            result["answer"] = {**newer["answer"], "lines": lines[-1000:]}
         return result

@@ -1,8 +1,10 @@
-"""Prints what a task registered as every screen here is printed: a line of a text as one of its box, a list as a panel.
+"""Print a registered text in the format of the other screens.
 
-    - name: Say what happened
+    - name: Print the result
       dflash_print:
-        text: "{{ __result.said }}"
+        text: "{{ __result.message }}"
+
+A string is printed line by line, a list as a panel.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from dflash_controller.action_base import DflashAction
 
 
 class ActionModule(DflashAction):
-    """No remote call, and nothing changes."""
+    """Print on the controller, without a connection to the box."""
 
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Print the argument `text`: sentences on lines of their own, or a list for a panel."""
+        """Print the argument `text`."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         text = self._task.args["text"]
         if isinstance(text, str):

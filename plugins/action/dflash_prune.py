@@ -13,7 +13,7 @@ from dflash_controller.box_action import ModuleAction
 
 
 class ActionModule(ModuleAction):
-    """One remote call."""
+    """One module call, then the plan as a screen."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the module's result after printing its plan."""

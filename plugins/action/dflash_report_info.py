@@ -1,4 +1,4 @@
-"""Asks for the report of a run, prints it, and writes the JSON object."""
+"""Print the report of a run and write it as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dflash_controller.info_action import InfoAction
 
 
 class ActionModule(InfoAction):
-    """One look, as dflash_status_info takes it."""
+    """One module call, whose screen is also returned as Markdown."""
 
     render = staticmethod(screens.report_markdown)
 

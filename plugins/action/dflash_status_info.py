@@ -11,7 +11,7 @@ action_loader.get("dflash_base", class_only=True)
 
 from dflash_controller import screens
 from dflash_controller.info_action import InfoAction
-from dflash_ops.monitor import health
+from dflash_ops.monitor import news
 
 # Seconds that one call waits on the box for news, and the pause before a lost connection is retried.
 POLL_SECONDS = 5.0
@@ -37,36 +37,37 @@ class ActionModule(InfoAction):
         return super().screen(result)
 
     def watch(self, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Follow the run with live lines; fail by name when it does not prove itself."""
+        """Follow the run with live lines until its health check passes or fails."""
         started = time.monotonic()
-        within = float(self._task.args.get("timeout") or 7200)
+        timeout = float(self._task.args.get("timeout") or 7200)
         before: dict[str, Any] = {}
         last_key = ""
         while True:
-            told = self.ask(task_vars, news_key=last_key, wait=0.0 if not last_key else POLL_SECONDS)
-            answer, judged = told["answer"], told.get("judgement") or {"state": "unknown", "over": False, "ok": False}
+            result = self.ask(task_vars, news_key=last_key, wait=0.0 if not last_key else POLL_SECONDS)
+            answer = result["answer"]
+            judgement = result.get("judgement") or {"state": "unknown", "over": False, "ok": False}
             elapsed = time.monotonic() - started
-            for line in health.news(before, answer):
+            for line in news.lines(before, answer):
                 self.line(task_vars, elapsed, line)
             if answer["state"] == "unknown":
-                self.line(task_vars, elapsed, f"{answer['detail']}; the run needs no connection, trying again")
+                self.line(task_vars, elapsed, f"{answer['detail']}; the run continues without a connection; retrying")
                 time.sleep(RECONNECT_PAUSE)
             else:
-                before, last_key = answer, told.get("news_key") or ""
-            if judged["over"] or elapsed > within:
-                return self.verdict(told, judged, elapsed)
+                before, last_key = answer, result.get("news_key") or ""
+            if judgement["over"] or elapsed > timeout:
+                return self.final_result(result, judgement, elapsed)
 
-    def verdict(self, told: dict[str, Any], judged: dict[str, Any], elapsed: float) -> dict[str, Any]:
-        """Return success, or a failure that says which of the named ends it was."""
-        if judged["ok"]:
-            return told
-        name = judged["state"] if judged["over"] else "late"
-        text = judged.get("message") or f"it did not prove itself in {elapsed:.0f} s"
-        remedies = [item["remedy"] for item in told["answer"].get("problems") or () if item.get("remedy")]
+    def final_result(self, result: dict[str, Any], judgement: dict[str, Any], elapsed: float) -> dict[str, Any]:
+        """Return the result; failed, with the judgement and its remedy, when the health check did not pass."""
+        if judgement["ok"]:
+            return result
+        name = judgement["state"] if judgement["over"] else "late"
+        text = judgement.get("message") or f"the health check did not pass in {elapsed:.0f} s"
+        remedies = [item["remedy"] for item in result["answer"].get("problems") or () if item.get("remedy")]
         remedy = f" Remedy: {remedies[0]}" if remedies else ""
-        told.pop("no_way", None)
-        return {**told, "failed": True, "msg": f"{name}: {text}.{remedy}"}
+        result.pop("no_way", None)
+        return {**result, "failed": True, "msg": f"{name}: {text}.{remedy}"}
 
     def line(self, task_vars: dict[str, Any], elapsed: float, text: str) -> None:
-        """Print one live line: box, seconds, what."""
+        """Print one live line: box, elapsed seconds, text."""
         self.say(task_vars, f"{elapsed:6.1f} s | {text}")

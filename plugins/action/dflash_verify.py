@@ -1,4 +1,4 @@
-"""Asks for the audit of a run, prints it, writes the JSON object, and fails when something is not as recorded."""
+"""Print the audit of a run, write it as JSON, and fail when it found a problem."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dflash_controller.info_action import InfoAction
 
 
 class ActionModule(InfoAction):
-    """One look; a difference is a failure, after everything was shown and written."""
+    """One module call; a problem fails the task after everything was printed and written."""
 
     render = staticmethod(screens.verify_screen)
 
     def judge(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Return the audit; `failed` when it found something."""
+        """Return the result; failed when the audit found a problem."""
         summary = result.get("answer", {}).get("summary")
         if summary and not result.get("failed"):
             result.update(failed=True, msg=summary)
-        told: dict[str, Any] = super().judge(result)
-        return told
+        judged: dict[str, Any] = super().judge(result)
+        return judged

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_compare
-short_description: What differs between two runs, likeliest culprit first
+short_description: Compare two runs
 description:
-  - Puts packages, code, configuration, data, driver, GPU, cache and speed of two runs side by side.
+  - Compares packages, code, configuration, inputs, driver, GPUs, compile cache and speed of two runs, and lists the
+    differences with the most likely cause of a changed speed first.
 extends_documentation_fragment: [dflash_box, dflash_box.answer]
 options:
   run_a:
@@ -21,13 +22,13 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Ask what changed since it was fast
+- name: Compare the current run with the known-good one
   dflash_compare:
 """
 
 RETURN = r"""
 answer:
-  description: What other programs read; O(json_out) gets the same.
+  description: The same data as the screen, for other programs; also written to O(json_out).
   returned: success
   type: dict
   sample: {ok: false, run_a: 20260131T120000Z-demo, run_b: 20260201T090000Z-demo, differences: [], problems: []}

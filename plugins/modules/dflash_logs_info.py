@@ -5,30 +5,30 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_logs_info
-short_description: Lines of a run's log
+short_description: Show lines of a run's log
 description:
-  - The last lines of the log of any run, or those since a time ago; each begins with the UTC time it was written at.
-    With O(follow) the action plugin prints new lines as they come, for that long. Never more than 1 MiB at once.
+  - Returns the last lines of the log of a run, or the lines of the last minutes; each line begins with its UTC time.
+    With O(follow) the action plugin also prints the lines written during that time. Reads at most 1 MiB per call.
 extends_documentation_fragment: [dflash_box, dflash_box.run, dflash_box.answer]
 options:
   lines:
-    description: How many lines; -1 for 50, or for all of the time that O(since) names.
+    description: Number of lines; -1 for 50, or with O(since) for all lines of that time.
     type: int
     default: -1
   since:
-    description: Only what was written in this last length of time, such as V(10m) or V(600); 0 for any time.
+    description: Only lines of this last duration, such as V(10m) or V(600); 0 for no limit.
     type: str
     default: "0"
   offset:
-    description: Byte to go on from; negative for the last lines.
+    description: Byte offset to read from; negative for the last lines.
     type: int
     default: -1
   wait:
-    description: Seconds to wait on the box for something new.
+    description: Seconds to wait on the box for a new line.
     type: float
     default: 0
   follow:
-    description: How long to follow, such as V(2m) or V(120). Only the action plugin reads this.
+    description: Duration for which to follow the log, such as V(2m) or V(120). Only the action plugin reads this.
     type: str
     default: "0"
 """
@@ -41,7 +41,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 answer:
-  description: What other programs read; O(json_out) gets the same.
+  description: The same data as the screen, for other programs; also written to O(json_out).
   returned: success
   type: dict
   sample: {ok: true, run_id: 20260131T120000Z-demo, lines: ["2026-01-31T12:04:05Z step 128/400 loss 3.9"], problems: []}
@@ -67,12 +67,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
-    """Read the part of the log that was asked for."""
-    want = module.params
-    if want["offset"] >= 0:
-        part = logs.after(layout, want["run"], offset=want["offset"], wait=want["wait"])
+    """Read the requested part of the log."""
+    params = module.params
+    if params["offset"] >= 0:
+        part = logs.after(layout, params["run"], offset=params["offset"], wait=params["wait"])
     else:
-        part = logs.last(layout, want["run"], lines=want["lines"], since=durations.seconds(want["since"]))
+        part = logs.last(layout, params["run"], lines=params["lines"], since=durations.seconds(params["since"]))
     return {"answer": {"ok": True, "problems": [], **part}}
 
 

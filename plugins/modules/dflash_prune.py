@@ -5,38 +5,38 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_prune
-short_description: The box holds what is needed and nothing else
+short_description: Remove old runs and what only they needed
 description:
-  - Removes old runs, environments, releases, caches, archives, ended jobs and leftovers. What is live, current,
-    known-good or named by a run that stays is never removed.
+  - Removes old runs, environments, releases, caches, archives, ended jobs and folders of interrupted builds. Nothing
+    is removed that is running, current, known-good or used by a kept run.
 extends_documentation_fragment: [dflash_box]
 options:
   keep_runs:
-    description: How many of the newest runs stay.
+    description: Number of newest runs to keep.
     type: int
     default: 10
   remove:
-    description: Really remove; else only say what would be.
+    description: Remove the paths; otherwise only list them.
     type: bool
     default: false
 attributes:
   check_mode:
-    description: Says what would be removed.
+    description: Lists the paths that would be removed.
     support: full
   diff_mode:
-    description: The things that go.
+    description: Shows the removed paths.
     support: full
 """
 
 EXAMPLES = r"""
-- name: See what could go
+- name: List the paths that could be removed
   dflash_prune:
     keep_runs: 5
 """
 
 RETURN = r"""
 plan:
-  description: What goes and what stays, each with the reason.
+  description: Removed and kept paths, each with the reason.
   returned: success
   type: dict
   sample: {remove: [], keep: []}
@@ -56,16 +56,16 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
-    """Plan, show, and remove when that was asked for."""
-    want = module.params
-    plan = prune.plan(layout, keep_runs=want["keep_runs"])
-    told = plan.as_dict()
-    done = want["remove"] and not module.check_mode
+    """Plan the removal, and apply it when `remove` is set."""
+    params = module.params
+    plan = prune.plan(layout, keep_runs=params["keep_runs"])
+    listed = plan.as_dict()
+    done = params["remove"] and not module.check_mode
     if done:
         prune.apply(plan)
     diff = {"before": "".join(f"{path}\n" for path, _ in plan.remove), "after": ""}
-    changed = bool(plan.remove) and want["remove"]
-    return {"changed": changed, "plan": told, "removed": done, "diff": diff}
+    changed = bool(plan.remove) and params["remove"]
+    return {"changed": changed, "plan": listed, "removed": done, "diff": diff}
 
 
 if __name__ == "__main__":

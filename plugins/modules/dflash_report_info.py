@@ -5,9 +5,9 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_report_info
-short_description: One run as a report
+short_description: Report on one run
 description:
-  - Returns record, course, checkpoints, problems and last log lines of a run, as data and as Markdown.
+  - Returns the record, metrics, checkpoints, problems and last log lines of a run, as data and as Markdown.
 extends_documentation_fragment: [dflash_box, dflash_box.run, dflash_box.answer]
 """
 
@@ -18,7 +18,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 answer:
-  description: What other programs read; O(json_out) gets the same.
+  description: The same data as the screen, for other programs; also written to O(json_out).
   returned: success
   type: dict
   sample: {ok: true, run_id: 20260131T120000Z-demo, state: finished, problems: []}

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_runs_info
-short_description: The runs of a box
+short_description: List the runs of a box
 description:
-  - Lists runs with label, start, duration, steps, best speed and end state.
+  - Returns the runs with label, start, duration, step, best speed and state.
 extends_documentation_fragment: [dflash_box, dflash_box.answer]
 options:
   last:
-    description: Only the newest so many; 0 for all.
+    description: Number of newest runs to list; 0 for all.
     type: int
     default: 0
 """
@@ -23,7 +23,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 answer:
-  description: What other programs read; O(json_out) gets the same.
+  description: The same data as the screen, for other programs; also written to O(json_out).
   returned: success
   type: dict
   sample: {ok: true, runs: [{run_id: 20260131T120000Z-demo, state: finished, step: 400}], problems: []}

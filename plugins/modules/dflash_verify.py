@@ -5,10 +5,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_verify
-short_description: Everything of a run is what its record says
+short_description: Audit a run against its record
 description:
-  - Compares environment, release, inputs, compile cache and the running process (interpreter and torch file really in
-    use) with the record of the run, every file with its hash, and lists each difference.
+  - Compares the environment, release, inputs and compile cache with the record of the run, every file by its hash, and
+    the running process by the interpreter and torch libraries in use. Lists each difference.
 extends_documentation_fragment: [dflash_box, dflash_box.run, dflash_box.answer]
 """
 
@@ -19,7 +19,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 answer:
-  description: What other programs read; O(json_out) gets the same.
+  description: The same data as the screen, for other programs; also written to O(json_out).
   returned: success
   type: dict
   sample: {ok: true, run_id: 20260131T120000Z-demo, checks: {environment: ok, release: ok}, problems: []}

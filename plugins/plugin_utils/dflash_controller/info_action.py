@@ -16,7 +16,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.parsing.convert_bool import boolean
-from dflash_ops.monitor import status
+from dflash_ops.monitor import rules, status
 
 from dflash_controller import screens
 from dflash_controller.box_action import BoxAction
@@ -59,7 +59,7 @@ class InfoAction(BoxAction):
         asked = self._task.args.get("strict")
         if no_way and (asked is None or boolean(asked)):
             return {**result, "unreachable": True, "msg": no_way}
-        if boolean(asked or False) and answer.get("state") in status.TROUBLE and not result.get("failed"):
+        if boolean(asked or False) and answer.get("state") in rules.NEEDS_ACTION and not result.get("failed"):
             what = f"run {answer['run_id']} is {answer['state']}" if answer["run_id"] else answer["detail"]
             return {**result, "failed": True, "msg": what}
         return result

@@ -28,7 +28,7 @@ def typed(repo: Path, root: Path, *words: str) -> str:
     ("words", "lines"),
     [
         (["playbooks/stop.yml"], ["  localhost | nothing was ever launched here"]),
-        (["playbooks/prune.yml"], ["localhost:", "would remove 0 things, 0 B"]),
+        (["playbooks/prune.yml"], ["localhost:", "would remove 0 paths, 0 B"]),
     ],
 )
 def test_what_a_playbook_says_is_a_line_or_a_panel(

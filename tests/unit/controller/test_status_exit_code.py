@@ -1,4 +1,4 @@
-"""What a script learns from the exit code of status.yml, without reading the screen."""
+"""Exit code of status.yml."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 RUN = "20260101T000000Z-demo"
 
 
-def status(repo: Path, root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Type playbooks/status.yml for a box below `root`."""
+def status(repo: Path, root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run playbooks/status.yml for a box below `root`."""
     program = str(Path(sys.executable).with_name("ansible-playbook"))
     return subprocess.run(
-        [program, "playbooks/status.yml", "-e", f"dflash_root={root}", "-e", "dflash_workspace=", *words],
+        [program, "playbooks/status.yml", "-e", f"dflash_root={root}", "-e", "dflash_workspace=", *options],
         cwd=repo,
         capture_output=True,
         text=True,
@@ -26,17 +26,17 @@ def status(repo: Path, root: Path, *words: str) -> subprocess.CompletedProcess[s
     )
 
 
-def ended(root: Path, **how: object) -> None:
-    """Write the folder of a run that ended."""
+def write_ended_run(root: Path, **exit_record: object) -> None:
+    """Write the folder of an ended run."""
     folder = root / "runs" / RUN
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"run_id": RUN}))
-    (folder / "exit.json").write_text(json.dumps(how))
+    (folder / "exit.json").write_text(json.dumps(exit_record))
     (root / "current").symlink_to(folder)
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "told"),
+    ("exit_record", "code", "message"),
     [
         ({}, 0, "○ not running"),
         ({"rc": 0}, 0, "✔ finished"),
@@ -45,19 +45,19 @@ def ended(root: Path, **how: object) -> None:
         ({"rc": 143, "signal": 15, "shutdown": True}, 2, f"run {RUN} is lost"),
     ],
 )
-def test_a_run_that_somebody_has_to_look_after_is_no_success(
-    repo: Path, tmp_path: Path, how: dict[str, object], code: int, told: str
+def test_run_that_needs_action_gives_exit_code_2(
+    repo: Path, tmp_path: Path, exit_record: dict[str, object], code: int, message: str
 ) -> None:
-    if how:
-        ended(tmp_path, **how)
-    done = status(repo, tmp_path, "-e", f"json_out={tmp_path}/told.json")
+    if exit_record:
+        write_ended_run(tmp_path, **exit_record)
+    done = status(repo, tmp_path, "-e", f"json_out={tmp_path}/status.json")
     assert done.returncode == code, done.stdout + done.stderr
-    assert told in done.stdout
-    assert json.loads((tmp_path / "told.json").read_text())["ok"] is (code == 0)  # written either way
+    assert message in done.stdout
+    assert json.loads((tmp_path / "status.json").read_text())["ok"] is (code == 0)
 
 
-def test_who_only_reads_the_screen_can_do_without(repo: Path, tmp_path: Path) -> None:
-    ended(tmp_path, rc=137, signal=9)
+def test_status_strict_false_always_succeeds(repo: Path, tmp_path: Path) -> None:
+    write_ended_run(tmp_path, rc=137, signal=9)
     done = status(repo, tmp_path, "-e", "status_strict=false")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "✘ killed" in done.stdout

@@ -1,4 +1,4 @@
-"""Compare: the likeliest culprit stands first, and nothing that differs is left out."""
+"""Comparison: the most likely cause comes first, and no difference is omitted."""
 
 from __future__ import annotations
 
@@ -65,21 +65,21 @@ def run(layout: Layout, run_id: str, *, tok_s: float = 21500.0, **changes: Any) 
         ({"extra_environment": {"NCCL_P2P_DISABLE": "1"}}, "variables: NCCL_P2P_DISABLE added (1)"),
     ],
 )
-def test_one_change_is_the_one_difference(box: Layout, changes: dict[str, Any], text: str) -> None:
-    told = comparison.compare(box, run(box, "a"), run(box, "b", tok_s=4300.0, **changes))
-    assert [item["text"] for item in told["differences"]] == [text]
-    assert told["speed"]["a"]["tok_s"] == 21500.0
-    assert told["speed"]["b"]["tok_s"] == 4300.0
+def test_one_change_gives_one_difference(box: Layout, changes: dict[str, Any], text: str) -> None:
+    found = comparison.compare(box, run(box, "a"), run(box, "b", tok_s=4300.0, **changes))
+    assert [item["text"] for item in found["differences"]] == [text]
+    assert found["speed"]["a"]["tok_s"] == 21500.0
+    assert found["speed"]["b"]["tok_s"] == 4300.0
 
 
-def test_likeliest_culprit_first(box: Layout) -> None:
+def test_most_likely_cause_comes_first(box: Layout) -> None:
     changed: dict[str, Any] = {
         "config": {"runtime": {"compile": False}, "optimizer": {"lr": 1.0}},
         "host": "other",
         "cache_state": "cold",
     }
-    told = comparison.compare(box, run(box, "a"), run(box, "b", **changed))
-    assert [item["what"] for item in told["differences"]] == [
+    found = comparison.compare(box, run(box, "a"), run(box, "b", **changed))
+    assert [item["what"] for item in found["differences"]] == [
         "state at launch",
         "runtime.compile",
         "host",
@@ -93,21 +93,21 @@ def test_code_is_shown_as_a_diff(box: Layout) -> None:
         folder.mkdir(parents=True)
         (folder / "loss.py").write_text(text)
         (folder / "same.py").write_text("y = 1\n")
-    told = comparison.compare(box, run(box, "a"), run(box, "b", release_id="r2"))
-    assert told["code"]["files"] == ["loss.py"]
-    assert "+x = 2" in told["code"]["diff"]
+    found = comparison.compare(box, run(box, "a"), run(box, "b", release_id="r2"))
+    assert found["code"]["files"] == ["loss.py"]
+    assert "+x = 2" in found["code"]["diff"]
 
 
-def test_equal_runs_differ_in_nothing(box: Layout) -> None:
+def test_equal_runs_have_no_differences(box: Layout) -> None:
     assert comparison.compare(box, run(box, "a"), run(box, "b"))["differences"] == []
 
 
-def test_release_folder_in_a_path_is_no_difference(box: Layout) -> None:
-    made = [
+def test_release_folder_in_a_path_is_ignored(box: Layout) -> None:
+    pair = [
         run(box, name, trainer_folder=f"/r/{name}/trainer", config={"data": {"path": f"/r/{name}/trainer/data/demo"}})
         for name in ("a", "b")
     ]
-    assert comparison.compare(box, *made)["differences"] == []
+    assert comparison.compare(box, *pair)["differences"] == []
 
 
 @pytest.mark.parametrize(
@@ -118,17 +118,17 @@ def test_release_folder_in_a_path_is_no_difference(box: Layout) -> None:
         (["r1", "r2"], r"none to compare with was named.*-e run_a=r1 takes the run before \([^)]*\)$"),
     ],
 )
-def test_without_two_runs_it_is_said_what_to_do_first(box: Layout, known: list[str], text: str) -> None:
+def test_without_two_runs_the_error_names_the_next_command(box: Layout, known: list[str], text: str) -> None:
     for run_id in known:
         run(box, run_id)
         runs.set_current(box, run_id)
-    with pytest.raises(OpsError) as refused:
+    with pytest.raises(OpsError) as error:
         compare_runs.compare_runs(box, "", "")
-    assert re.search(text, str(refused.value))
+    assert re.search(text, str(error.value))
 
 
 def ended(layout: Layout, run_id: str, *, rc: int, signal: int | None, tok_s: float, steps: int = 20) -> None:
-    """Write how a run ended, and its steps."""
+    """Write the exit record and the metrics of a run."""
     folder = run(layout, run_id).folder
     (folder / "exit.json").write_text(json.dumps({"rc": rc, "signal": signal}))
     rows = [json.dumps({"step": step, "time": step, "tok_s": tok_s}) for step in range(1, steps + 1)]
@@ -136,17 +136,17 @@ def ended(layout: Layout, run_id: str, *, rc: int, signal: int | None, tok_s: fl
     runs.set_current(layout, run_id)
 
 
-def test_only_a_run_that_can_be_promoted_is_offered_for_it(box: Layout) -> None:
+def test_promotion_is_only_suggested_for_a_run_that_qualifies(box: Layout) -> None:
     ended(box, "r1", rc=0, signal=None, tok_s=100)
     with pytest.raises(OpsError, match=r"Remedy: playbooks/promote\.yml keeps it as known-good; after the next"):
         compare_runs.compare_runs(box, "", "")
     ended(box, "r2", rc=137, signal=9, tok_s=100)
-    with pytest.raises(OpsError) as refused:
+    with pytest.raises(OpsError) as error:
         compare_runs.compare_runs(box, "", "")
-    assert "promote" not in str(refused.value)
+    assert "promote" not in str(error.value)
 
 
-def test_how_each_run_ended_stands_beside_its_name(box: Layout) -> None:
+def test_state_of_each_run_follows_its_name(box: Layout) -> None:
     ended(box, "r1", rc=0, signal=None, tok_s=100)
     ended(box, "r2", rc=137, signal=9, tok_s=100)
     shown = screens.compare_screen(compare_runs.compare_runs(box, "r1", "r2"))
@@ -154,7 +154,7 @@ def test_how_each_run_ended_stands_beside_its_name(box: Layout) -> None:
 
 
 @pytest.mark.parametrize(("steps", "slower"), [(20, True), (3, False)])
-def test_a_run_that_ended_before_it_had_a_speed_is_no_slow_one(box: Layout, steps: int, slower: bool) -> None:
+def test_run_that_ended_without_a_speed_is_not_slower(box: Layout, steps: int, slower: bool) -> None:
     ended(box, "r1", rc=0, signal=None, tok_s=100)
     ended(box, "r2", rc=137, signal=9, tok_s=10, steps=steps)
     problems = compare_runs.compare_runs(box, "r1", "r2")["problems"]

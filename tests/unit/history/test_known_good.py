@@ -1,4 +1,4 @@
-"""Promote, rollback and prune: the way back is always there, and nothing in use is ever removed."""
+"""Known-good runs and prune: a rollback target always exists, and nothing in use is removed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not in
 
 
 def trained(box: Box, *overrides: str, **more: object) -> runs.Run:
-    """A run that came to its end."""
+    """Train a run to its last step."""
     run = box.launch("optimizer.max_steps=12", "test.pause=0", *overrides, resume="never", **more)
     until(lambda: (run.folder / "exit.json").exists())
     return run
@@ -46,11 +46,11 @@ def test_promoted_run_is_the_latest(box: Box) -> None:
 @pytest.mark.parametrize(
     ("overrides", "more", "text"),
     [
-        (["test.how=exit3"], {}, "proves nothing"),
-        ([], {"expected_tok_s": 9000.0}, "reached 1000 tok/s, and 7200 are needed"),
+        (["test.how=exit3"], {}, "cannot be promoted"),
+        ([], {"expected_tok_s": 9000.0}, "reached 1000 tok/s; 7200 are required"),
     ],
 )
-def test_run_that_did_not_prove_itself_is_not_promoted(
+def test_failed_or_slow_run_is_not_promoted(
     box: Box, overrides: list[str], more: dict[str, float], text: str
 ) -> None:
     run = trained(box, *overrides, **more)
@@ -58,7 +58,7 @@ def test_run_that_did_not_prove_itself_is_not_promoted(
         promote(box, run)
 
 
-def test_rollback_goes_to_the_last_known_good_and_marks_the_bad_one(box: Box) -> None:
+def test_rollback_selects_the_last_known_good_run_and_marks_the_replaced_one(box: Box) -> None:
     good, bad = trained(box), trained(box, "optimizer.lr=9")
     promote(box, good)
     plan = known_good.plan_rollback(box.layout)
@@ -69,7 +69,7 @@ def test_rollback_goes_to_the_last_known_good_and_marks_the_bad_one(box: Box) ->
         promote(box, bad)
 
 
-def test_case_40_rollback_twice_goes_one_further_and_then_stays(box: Box) -> None:
+def test_second_rollback_selects_the_entry_before_or_nothing(box: Box) -> None:
     oldest, newer = trained(box), trained(box)
     promote(box, oldest)
     promote(box, newer)
@@ -80,12 +80,12 @@ def test_case_40_rollback_twice_goes_one_further_and_then_stays(box: Box) -> Non
     until(lambda: metrics.read_metrics(again.metrics))
     second = known_good.plan_rollback(box.layout)
     assert second["entry"] is None
-    assert "already runs" in second["reason"]
+    assert "already running" in second["reason"]
     stop.stop(box.layout, again, say=lambda _line: None)
     assert known_good.plan_rollback(box.layout)["entry"]["run_id"] == oldest.run_id
 
 
-def test_rolled_back_run_that_was_promoted_itself_is_the_known_good_one(box: Box) -> None:
+def test_promoted_rollback_run_is_the_known_good_one(box: Box) -> None:
     oldest = trained(box)
     promote(box, oldest)
     again = trained(box, origin={"rollback_to": oldest.run_id})
@@ -96,7 +96,7 @@ def test_rolled_back_run_that_was_promoted_itself_is_the_known_good_one(box: Box
     assert oldest.run_id not in plan["bad"]
 
 
-def test_bad_run_is_only_chosen_by_name(box: Box) -> None:
+def test_bad_run_is_only_selected_by_id(box: Box) -> None:
     good, bad = trained(box), trained(box)
     promote(box, good)
     promote(box, bad)
@@ -105,29 +105,29 @@ def test_bad_run_is_only_chosen_by_name(box: Box) -> None:
     assert known_good.plan_rollback(box.layout, bad.run_id)["entry"]["run_id"] == bad.run_id
 
 
-def test_nothing_to_go_back_to_is_said(box: Box) -> None:
+def test_rollback_without_a_known_good_run_is_rejected(box: Box) -> None:
     trained(box)
     with pytest.raises(OpsError, match="no known-good run"):
         known_good.plan_rollback(box.layout)
 
 
-def test_unreadable_book_is_not_taken_for_an_empty_one(box: Box) -> None:
+def test_damaged_record_is_an_error(box: Box) -> None:
     box.layout.known_good.write_text("{")
-    with pytest.raises(OpsError, match="cannot be read as JSON"):
+    with pytest.raises(OpsError, match="is not valid JSON"):
         known_good.read(box.layout)
 
 
-def test_pruning_keeps_current_known_good_living_and_what_they_name(box: Box) -> None:
+def test_prune_keeps_current_and_known_good_runs_and_their_environments(box: Box) -> None:
     good = trained(box)
     promote(box, good)
     gone = trained(box)
     for name in ("old-env", "e2"):
         box.add_environment(name)
-    for place, name in ((box.layout.envs / "old-env", "env.json"), (box.layout.envs / "e1", "env.json")):
-        os.utime(place / name, (1, 1))
-        os.utime(place, (1, 1))
-    going = box.launch(resume="never")
-    until(lambda: metrics.read_metrics(going.metrics))
+    for folder, name in ((box.layout.envs / "old-env", "env.json"), (box.layout.envs / "e1", "env.json")):
+        os.utime(folder / name, (1, 1))
+        os.utime(folder, (1, 1))
+    running = box.launch(resume="never")
+    until(lambda: metrics.read_metrics(running.metrics))
     plan = prune.plan(box.layout, keep_runs=1)
     removed = {path.name for path, _ in plan.remove}
     assert removed == {gone.run_id, "old-env"}
@@ -135,14 +135,14 @@ def test_pruning_keeps_current_known_good_living_and_what_they_name(box: Box) ->
     assert not box.layout.run(gone.run_id).exists()
     assert box.layout.env("e1").exists()
     assert box.layout.run(good.run_id).exists()
-    assert runs.current(box.layout) == going
+    assert runs.current(box.layout) == running
     assert prune.plan(box.layout, keep_runs=1).remove == ()
 
 
-def test_each_environment_that_something_needs_stays_whole(box: Box) -> None:
+def test_environments_of_kept_runs_stay_intact(box: Box) -> None:
     for name in ("of-good", "of-gone", "of-kept", "of-live", "not-launched"):
         box.add_environment(name)
-        time.sleep(0.01)  # the newest is told by its time
+        time.sleep(0.01)  # the newest is found by its modification time
 
     def on(env_id: str, *overrides: str) -> dict[str, Selection]:
         return {"selection": dataclasses.replace(box.select(*overrides), env_id=env_id)}
@@ -165,10 +165,10 @@ def test_source_of_a_resumed_run_is_kept(box: Box) -> None:
     until(lambda: (first.folder / "exit.json").exists())
     second = box.launch("checkpoint.every_steps=1")
     until(lambda: metrics.read_metrics(second.metrics))
-    assert prune.kept_runs(box.layout, 1)[first.run_id] == "a kept run goes on from its checkpoint"
+    assert prune.kept_runs(box.layout, 1)[first.run_id] == "a kept run resumed from its checkpoint"
 
 
-def test_half_built_folder_of_today_is_left_to_its_builder(box: Box) -> None:
+def test_recent_half_built_folder_is_kept(box: Box) -> None:
     half = box.layout.envs / ".e9.building"
     half.mkdir(parents=True)
     assert prune.leftovers(box.layout) == []
@@ -176,7 +176,7 @@ def test_half_built_folder_of_today_is_left_to_its_builder(box: Box) -> None:
     assert prune.leftovers(box.layout) == [half]
 
 
-def test_an_environment_that_a_process_uses_is_kept_replaced_or_not(box: Box) -> None:
+def test_environment_in_use_is_kept(box: Box) -> None:
     replaced = box.layout.envs / ".replaced-e1-1"
     complete = box.layout.envs / "e5"
     box.add_environment("e5")

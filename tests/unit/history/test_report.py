@@ -1,4 +1,4 @@
-"""A report and a comparison, as a person reads them."""
+"""Report, and the best speed on every screen."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dflash_ops.operations import compare_runs
 from dflash_ops.run import metrics
 
 
-def test_report_has_a_readable_start_and_every_evaluation(box: Box) -> None:
+def test_report_has_a_readable_start_time_and_every_evaluation(box: Box) -> None:
     run = box.launch("optimizer.max_steps=2", "test.pause=0")
     until(lambda: (run.folder / "exit.json").exists())
     with run.metrics.open("a") as stream:
         stream.write(json.dumps({"step": 3, "tok_s": 1.0, "loss": 7.0, "eval_loss": 7.343, "eval_accept_len": 1.047}))
         stream.write("\n")
-    told = run_history.report(box.layout, run)
-    assert told["evaluations"] == [{"step": 3, "eval_loss": 7.343, "eval_accept_len": 1.047}]
-    lines = screens.report_markdown(told)
+    report = run_history.report(box.layout, run)
+    assert report["evaluations"] == [{"step": 3, "eval_loss": 7.343, "eval_accept_len": 1.047}]
+    lines = screens.report_markdown(report)
     assert "| 3 | 7.343 | 1.047 |" in lines
     stamp = run.run_id
     assert f"- started: {stamp[:4]}-{stamp[4:6]}-{stamp[6:8]} " in "\n".join(lines)
@@ -30,26 +30,25 @@ def test_report_has_a_readable_start_and_every_evaluation(box: Box) -> None:
 def test_the_best_speed_is_the_same_on_every_screen(box: Box) -> None:
     run = box.launch("optimizer.max_steps=2", "test.pause=0", speed_steps=4)
     until(lambda: (run.folder / "exit.json").exists())
-    pace = [100, 100, 100, 100, 900, 900, 900, 900, *[100] * 8]  # the best ten steps are slower than the best four
-    run.metrics.write_text("".join(json.dumps({"step": n, "tok_s": value}) + "\n" for n, value in enumerate(pace)))
-    told = [
+    speeds = [100, 100, 100, 100, 900, 900, 900, 900, *[100] * 8]  # the best ten steps are slower than the best four
+    run.metrics.write_text("".join(json.dumps({"step": n, "tok_s": value}) + "\n" for n, value in enumerate(speeds)))
+    shown = [
         status.snapshot(box.layout)["best_tok_s"],
         run_history.listing(box.layout)[0]["best_tok_s"],
         comparison.speed_of(run)["best_tok_s"],
         known_good.entry_of(box.layout, run, by="me")["speed"]["best_tok_s"],
     ]
-    assert told == [900.0] * 4
+    assert shown == [900.0] * 4
 
 
-def test_the_best_speed_is_that_of_any_steps_in_a_row_and_never_falls() -> None:
-    pace = [{"tok_s": value} for value in [50] * 5 + [100] * 10 + [50] * 25]
-    best = [metrics.speed(pace[:count], window=10).best or 0 for count in range(10, len(pace) + 1)]
+def test_best_speed_is_the_best_window_and_never_falls() -> None:
+    rows = [{"tok_s": value} for value in [50] * 5 + [100] * 10 + [50] * 25]
+    best = [metrics.speed(rows[:count], window=10).best or 0 for count in range(10, len(rows) + 1)]
     assert best[-1] == 100.0
     assert best == sorted(best)
 
 
-def test_a_run_compared_with_itself_is_said_to_be_the_same(box: Box) -> None:
+def test_comparison_of_a_run_with_itself_is_reported(box: Box) -> None:
     run = box.launch("optimizer.max_steps=2", "test.pause=0")
-    assert (
-        "one run only" in screens.compare_screen(compare_runs.compare_runs(box.layout, run.run_id, run.run_id))[-1]
-    )
+    shown = screens.compare_screen(compare_runs.compare_runs(box.layout, run.run_id, run.run_id))
+    assert "A and B are the same run" in shown[-1]

@@ -1,4 +1,4 @@
-"""The audit: what a running process really uses, against the record of its run."""
+"""Audit of a run: the files and the running process against the record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def names(found: list[dict[str, str]]) -> list[str]:
     return [item["name"] for item in found]
 
 
-def test_process_of_a_launch_is_what_its_record_says(box: Box) -> None:
+def test_launched_process_matches_its_record(box: Box) -> None:
     run = going(box)
     assert verify._process(box.layout, run) == []
 
@@ -34,7 +34,7 @@ def test_other_interpreter_and_added_variables_are_named(box: Box) -> None:
     assert names(verify._process(box.layout, changed)) == ["wrong-python", "environment-variables"]
 
 
-def test_torch_from_elsewhere_is_named(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_torch_is_named(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = going(box)
     main = run_processes.main_process(run)
     assert main is not None
@@ -46,7 +46,7 @@ def test_torch_from_elsewhere_is_named(box: Box, tmp_path: Path, monkeypatch: py
     assert "user/torch/lib/libtorch.so" in found[0]["message"]
 
 
-def test_the_torch_of_an_image_counts_as_proved_also_behind_a_link(
+def test_torch_of_an_image_is_accepted_through_a_symlink(
     box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = going(box)
@@ -60,35 +60,35 @@ def test_the_torch_of_an_image_counts_as_proved_also_behind_a_link(
     assert verify._process(box.layout, run) == []
 
 
-def test_audit_lists_every_part_and_never_stops_at_the_first(box: Box) -> None:
+def test_audit_runs_every_check(box: Box) -> None:
     run = going(box)
     (run.folder / "run.json").write_text(json.dumps({**run.record, "tree_hash": "other", "lock_sha256": "other"}))
-    told = verify.audit(box.layout, "")
-    assert not told["ok"]
-    assert list(told["checks"]) == ["environment", "release", "inputs", "compile cache", "process", "log", "state"]
-    assert told["checks"]["process"] == "ok"
-    assert told["checks"]["release"] == "1 problem"
-    assert "release-replaced" in names(told["problems"])
-    assert any(line.startswith("✘ run") for line in screens.verify_screen(told))
+    answer = verify.audit(box.layout, "")
+    assert not answer["ok"]
+    assert list(answer["checks"]) == ["environment", "release", "inputs", "compile cache", "process", "log", "state"]
+    assert answer["checks"]["process"] == "ok"
+    assert answer["checks"]["release"] == "1 problem"
+    assert "release-replaced" in names(answer["problems"])
+    assert any(line.startswith("✘ run") for line in screens.verify_screen(answer))
 
 
-def test_an_audit_of_a_killed_run_tells_its_end_and_not_that_it_differs_from_the_record(box: Box) -> None:
+def test_killed_run_still_matches_its_record(box: Box) -> None:
     run = going(box)
     main = run_processes.main_process(run)
     assert main is not None
     os.kill(main.pid, signal.SIGKILL)
     until(lambda: box.state() == "killed")
     checks = {"process": "none", "log": "ok", "state": "1 problem"}
-    told = verify.audit(box.layout, run.run_id)
-    assert {name: told["checks"][name] for name in checks} == checks
-    shown = screens.verify_screen(told)
+    answer = verify.audit(box.layout, run.run_id)
+    assert {name: answer["checks"][name] for name in checks} == checks
+    shown = screens.verify_screen(answer)
     assert "  ○ process: none, the run is killed" in shown
     assert "  ✔ log: no known failure" in shown
 
 
-def test_the_summary_tells_a_difference_from_the_record_and_the_run_s_own_trouble_apart() -> None:
+def test_summary_separates_differences_from_problems_of_the_run() -> None:
     drift, killed = {"name": "environment-drift"}, {"name": "killed"}
     assert verify.summary([], []) == ""
-    assert verify.summary([], [killed, killed]) == "all is as recorded, and the run has trouble: killed"
+    assert verify.summary([], [killed, killed]) == "everything is as recorded, but the run has problems: killed"
     assert verify.summary([drift], []) == "not as recorded: environment-drift"
     assert verify.summary([drift], [killed]) == "not as recorded: environment-drift; killed"

@@ -1,4 +1,4 @@
-"""The catalogue: complete, unambiguous, in step with its page, and right about real log lines."""
+"""Catalogue of known failures: complete entries, correct matches, generated files up to date."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from dflash_ops.monitor import failures
 
 LINES = {
@@ -33,11 +34,11 @@ LINES = {
 
 
 @pytest.mark.parametrize(("name", "line"), LINES.items())
-def test_line_names_its_failure(name: str, line: str) -> None:
+def test_log_line_matches_exactly_its_failure(name: str, line: str) -> None:
     assert [item.failure.name for item in failures.match(["before", line, "after"])] == [name]
 
 
-def test_ordinary_lines_name_nothing() -> None:
+def test_ordinary_lines_match_no_failure() -> None:
     lines = [
         "step 20/400 loss 4.21 accept 1.35 tok/s 812 lr 1e-3 queue 2 eta 3 m",
         "phase compile: 3/8 drafter[0] cpu",
@@ -48,24 +49,25 @@ def test_ordinary_lines_name_nothing() -> None:
 
 
 def test_unknown_failure_shows_the_last_lines() -> None:
-    told = failures.explain("\n".join(f"line {n}" for n in range(100)), where="/runs/x/train.log")
-    assert told[0]["name"] == "unknown"
-    assert "line 99" in told[0]["message"]
-    assert "line 80" not in told[0]["message"]
-    assert told[0]["remedy"] == "read /runs/x/train.log"
+    found = failures.explain("\n".join(f"line {n}" for n in range(100)), where="/runs/x/train.log")
+    assert found[0]["name"] == "unknown"
+    assert "line 99" in found[0]["message"]
+    assert "line 80" not in found[0]["message"]
+    assert found[0]["remedy"] == "read /runs/x/train.log"
 
 
-def test_at_least_forty_entries_each_complete_and_named_once() -> None:
-    known = failures.catalogue()
-    assert len(known) >= 40
-    assert len({failure.name for failure in known}) == len(known)
-    for failure in known:
-        assert failure.cause and failure.remedy and failure.source, failure.name
-        assert failure.strings or failure.patterns or failure.probe, failure.name
-        assert re.fullmatch(r"[a-z0-9-]+", failure.name)
+def test_every_entry_is_complete_and_has_its_own_name(repo: Path) -> None:
+    entries = yaml.safe_load((repo / "plugins/module_utils/dflash_ops/monitor/failures.yml").read_text())
+    names = [entry["name"] for entry in entries]
+    assert names == [failure.name for failure in failures.catalogue()]
+    assert len(set(names)) == len(names) >= 40
+    for entry in entries:
+        assert re.fullmatch(r"[a-z0-9-]+", entry["name"])
+        assert all(entry[key] for key in ("group", "cause", "remedy", "source")), entry["name"]
+        assert entry.get("strings") or entry.get("patterns") or entry.get("probe"), entry["name"]
 
 
-def test_made_files_are_in_step_with_the_source(repo: Path) -> None:
+def test_generated_files_are_up_to_date(repo: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(repo / "tools/failures.py"), "--check"], capture_output=True, text=True, check=False
     )

@@ -1,11 +1,11 @@
-"""Proof of life: every end has its name, and a slow start is not a slow run."""
+"""Health check: a name for every outcome, and time for a run to reach its speed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from dflash_ops.monitor import health
+from dflash_ops.monitor import health, news
 from dflash_ops.monitor.health import Goal
 
 
@@ -29,11 +29,11 @@ def problem(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("told", "goal", "state"),
+    ("snapshot", "goal", "state"),
     [
-        (answer(), Goal(), "alive"),
+        (answer(), Goal(), "healthy"),
         (answer(steps_seen=3), Goal(), "waiting"),
-        (answer(), Goal(expected_tok_s=1200), "alive"),
+        (answer(), Goal(expected_tok_s=1200), "healthy"),
         (answer(), Goal(expected_tok_s=2000), "slow"),
         (answer(steps_seen=12), Goal(expected_tok_s=2000), "waiting"),
         (answer(state="failed", problems=[problem("failed")]), Goal(), "dead"),
@@ -49,12 +49,12 @@ def problem(name: str) -> dict[str, str]:
         (answer(state="unknown"), Goal(), "unknown"),
     ],
 )
-def test_judgement(told: dict[str, Any], goal: Goal, state: str) -> None:
-    assert health.judge(told, goal).state == state
+def test_snapshot_and_goal_give_the_judgement(snapshot: dict[str, Any], goal: Goal, state: str) -> None:
+    assert health.judge(snapshot, goal).state == state
 
 
-def test_only_alive_and_finished_are_well() -> None:
-    assert [health.Judgement(state, "").ok for state in ("alive", "finished", "slow", "dead", "waiting")] == [
+def test_only_healthy_and_finished_pass_the_check() -> None:
+    assert [health.Judgement(state, "").ok for state in ("healthy", "finished", "slow", "dead", "waiting")] == [
         True,
         True,
         False,
@@ -63,7 +63,7 @@ def test_only_alive_and_finished_are_well() -> None:
     ]
 
 
-def test_news_tells_phases_that_were_over_between_two_looks() -> None:
+def test_phases_that_ended_between_two_snapshots_are_reported() -> None:
     seen = {"phase": "imports", "phase_text": "imports torch 2", "phases": [["imports", "torch 2"]]}
     later = {
         "phase": "compile",
@@ -75,18 +75,18 @@ def test_news_tells_phases_that_were_over_between_two_looks() -> None:
             ["compile", "every shape"],
         ],
     }
-    assert health.news(seen, later) == [
+    assert news.lines(seen, later) == [
         "dataset: 48 samples, 12 batches an epoch",
         "target_weights: target[0] layer 30/30",
         "compile: every shape",
     ]
-    assert health.news(later, later) == []
+    assert news.lines(later, later) == []
 
 
-def test_news_tells_each_phase_once() -> None:
+def test_each_phase_is_reported_once() -> None:
     first = {"pid": 7, "python": "/e/bin/python", "phase": "dataset", "phase_text": "dataset 12 samples", "step": None}
-    assert health.news({}, first) == ["process 7 lives: /e/bin/python", "dataset: 12 samples"]
-    assert health.news(first, first) == []
+    assert news.lines({}, first) == ["process 7 is running: /e/bin/python", "dataset: 12 samples"]
+    assert news.lines(first, first) == []
     second = {
         **first,
         "phase": "training",
@@ -98,4 +98,4 @@ def test_news_tells_each_phase_once() -> None:
         "accept_len": 1.5,
         "tok_s": 100.0,
     }
-    assert health.news(first, second)[-1] == "step 1/9 loss 5.000 accept 1.50 tok/s 100"
+    assert news.lines(first, second)[-1] == "step 1/9 loss 5.000 accept 1.50 tok/s 100"

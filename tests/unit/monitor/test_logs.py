@@ -1,4 +1,4 @@
-"""The log of a run: each line with its time, the lines of the last so many minutes, and what is cut says so."""
+"""Log of a run: the time of each line, the lines of a period, and notes about missing lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN = "20260101T000000Z-demo"
 MINUTE = 60.0
 
 
-def a_log(layout: Layout, *lines: str) -> runs.Run:
+def write_log(layout: Layout, *lines: str) -> runs.Run:
     folder = layout.run(RUN)
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"run_id": RUN}))
@@ -35,57 +35,57 @@ def stamped(text: str, *, ago: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime(time.time() - ago)) + text
 
 
-def test_the_last_minutes_of_a_log_are_all_there_with_what_belongs_to_them(layout: Layout) -> None:
+def test_since_returns_every_line_of_that_time(layout: Layout) -> None:
     recent = [stamped(f"step {number}", ago=5 * MINUTE) for number in range(60)]
-    a_log(layout, stamped("old", ago=20 * MINUTE), *recent, "a line of a library without a time")
+    write_log(layout, stamped("old", ago=20 * MINUTE), *recent, "a line of a library without a time")
     found = logs.last(layout, RUN, since=durations.seconds("10m"))
     assert found["lines"] == [*recent, "a line of a library without a time"]
     assert screens.logs_screen(found) == found["lines"]
     assert logs.last(layout, RUN, since=MINUTE)["lines"] == []
-    assert len(logs.last(layout, RUN)["lines"]) == logs.USUAL
+    assert len(logs.last(layout, RUN)["lines"]) == logs.DEFAULT_LINES
 
 
-def test_lines_of_that_time_that_are_left_out_are_counted(layout: Layout) -> None:
-    a_log(layout, *(stamped(f"step {number}", ago=MINUTE) for number in range(10)))
+def test_omitted_lines_are_counted(layout: Layout) -> None:
+    write_log(layout, *(stamped(f"step {number}", ago=MINUTE) for number in range(10)))
     shown = screens.logs_screen(logs.last(layout, RUN, since=10 * MINUTE, lines=4))
-    assert shown[0] == "... 6 earlier lines of that time are not shown; -e lines=N shows N"
+    assert shown[0] == "... 6 earlier lines of that time are not shown; -e lines=N shows N lines"
     assert len(shown) == 5
 
 
-def test_a_log_that_is_longer_than_what_is_read_at_once_says_so(layout: Layout) -> None:
-    run = a_log(layout, *(stamped("x" * 1000, ago=MINUTE) for _ in range(1100)))
+def test_truncation_of_a_long_log_is_reported(layout: Layout) -> None:
+    run = write_log(layout, *(stamped("x" * 1000, ago=MINUTE) for _ in range(1100)))
     shown = screens.logs_screen(logs.last(layout, RUN, since=10 * MINUTE))
-    assert shown[0] == f"... only the last 1 MiB of that time is shown; {run.log} has all"
+    assert shown[0] == f"... only the last 1 MiB of that time is shown; {run.log} has all of it"
 
 
-def test_a_log_of_an_earlier_version_is_cut_by_its_steps(layout: Layout) -> None:
-    run = a_log(layout, "step 1/9 a", "step 2/9 b", "step 3/9 c")
+def test_log_without_times_is_filtered_by_its_steps(layout: Layout) -> None:
+    run = write_log(layout, "step 1/9 a", "step 2/9 b", "step 3/9 c")
     rows = [{"step": step, "time": time.time() - (4 - step) * MINUTE} for step in (1, 2, 3)]
     run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert logs.last(layout, RUN, since=1.5 * MINUTE)["lines"] == ["step 3/9 c"]
 
 
 @pytest.mark.parametrize(
-    ("typed", "seconds"),
+    ("text", "seconds"),
     [("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86400), ("1h30m", 5400), ("600", 600), (600, 600), ("0.5", 0.5)],
 )
-def test_a_length_of_time_is_read_as_people_type_it(typed: object, seconds: float) -> None:
-    assert durations.seconds(typed) == seconds
+def test_duration_is_parsed(text: object, seconds: float) -> None:
+    assert durations.seconds(text) == seconds
 
 
-@pytest.mark.parametrize("typed", ["", "10x", "m", "-5", "10m2h", "ten", "nan", None, "1.5h"])
-def test_what_is_no_length_of_time_is_refused(typed: object) -> None:
+@pytest.mark.parametrize("text", ["", "10x", "m", "-5", "10m2h", "ten", "nan", None, "1.5h"])
+def test_invalid_duration_is_rejected(text: object) -> None:
     with pytest.raises(OpsError, match="is no length of time"):
-        durations.seconds(typed)
+        durations.seconds(text)
 
 
-def test_each_line_gets_its_time_whatever_its_bytes_are(tmp_path: Path) -> None:
+def test_each_line_gets_its_time_whatever_its_bytes(tmp_path: Path) -> None:
     run = tmp_path / "a run"
     run.mkdir()
-    says = r"printf 'a\\b %%s\n  \xff \303\244\nno end'; exit 3"
+    command = r"printf 'a\\b %%s\n  \xff \303\244\nno end'; exit 3"
     script = start_script(
         run_id=RUN, run=run, folder=tmp_path, environment={"PATH": "/usr/bin:/bin"},
-        command=["/bin/bash", "-c", says], bash="/bin/bash",
+        command=["/bin/bash", "-c", command], bash="/bin/bash",
     )  # fmt: skip
     (run / "start.sh").write_text(script)
     assert subprocess.run(["/bin/bash", str(run / "start.sh")], check=False, capture_output=True).returncode == 3
@@ -100,16 +100,16 @@ def test_each_line_gets_its_time_whatever_its_bytes_are(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 class TestPlaybook:
-    """logs.yml as it is typed."""
+    """playbooks/logs.yml as an operator runs it."""
 
-    def test_since_takes_what_people_type_and_names_what_it_cannot_take(self, box: Box, repo: Path) -> None:
+    def test_since_accepts_a_duration_and_names_an_invalid_one(self, box: Box, repo: Path) -> None:
         run = box.launch()
         until(lambda: "step 2/" in run.log.read_text())
         program = str(Path(sys.executable).with_name("ansible-playbook"))
-        words = [program, "playbooks/logs.yml", "-e", f"dflash_root={box.layout.root}", "-e", "dflash_workspace="]
-        good = subprocess.run([*words, "-e", "since=10m"], cwd=repo, capture_output=True, text=True, check=False)
+        command = [program, "playbooks/logs.yml", "-e", f"dflash_root={box.layout.root}", "-e", "dflash_workspace="]
+        good = subprocess.run([*command, "-e", "since=10m"], cwd=repo, capture_output=True, text=True, check=False)
         assert good.returncode == 0, good.stdout + good.stderr
         assert "Z phase training: from step 0\n" in good.stdout
-        bad = subprocess.run([*words, "-e", "since=10x"], cwd=repo, capture_output=True, text=True, check=False)
+        bad = subprocess.run([*command, "-e", "since=10x"], cwd=repo, capture_output=True, text=True, check=False)
         assert bad.returncode == 2
         assert "since='10x': cannot be used; give a length of time, as 90s, 10m, 2h" in bad.stdout

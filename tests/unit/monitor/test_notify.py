@@ -1,4 +1,4 @@
-"""The notification hook: each event once, as it begins, and nothing of a run depends on it."""
+"""Notification hook: each event is sent once, and a run does not depend on it."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not in
 
 
 def hook(tmp_path: Path, **more: object) -> dict[str, object]:
-    return notify.check({"command": f"cat >> {tmp_path}/told; echo >> {tmp_path}/told", "every_seconds": 0.2, **more})
+    command = f"cat >> {tmp_path}/events; echo >> {tmp_path}/events"
+    return notify.check({"command": command, "every_seconds": 0.2, **more})
 
 
-def told(tmp_path: Path) -> list[str]:
-    file = tmp_path / "told"
+def sent_events(tmp_path: Path) -> list[str]:
+    file = tmp_path / "events"
     return [json.loads(line)["event"] for line in file.read_text().splitlines()] if file.exists() else []
 
 
 @pytest.mark.parametrize(("override", "event"), [("optimizer.max_steps=3", "finished"), ("test.how=kill9", "dead")])
-def test_end_is_told_by_the_runs_own_watcher(box: Box, tmp_path: Path, override: str, event: str) -> None:
+def test_watcher_of_the_run_sends_its_end(box: Box, tmp_path: Path, override: str, event: str) -> None:
     box.launch(override, notify=hook(tmp_path))
-    until(lambda: told(tmp_path))
-    assert told(tmp_path) == [event]
+    until(lambda: sent_events(tmp_path))
+    assert sent_events(tmp_path) == [event]
 
 
-def test_slow_is_told_once(box: Box, tmp_path: Path) -> None:
+def test_slow_is_sent_once(box: Box, tmp_path: Path) -> None:
     run = box.launch(notify=hook(tmp_path), expected_tok_s=9000.0, **{"label": "x"})
-    until(lambda: told(tmp_path))
-    at = len(metrics.read_metrics(run.metrics))
-    until(lambda: len(metrics.read_metrics(run.metrics)) > at + 20)
-    assert told(tmp_path) == ["slow"]
+    until(lambda: sent_events(tmp_path))
+    logged = len(metrics.read_metrics(run.metrics))
+    until(lambda: len(metrics.read_metrics(run.metrics)) > logged + 20)
+    assert sent_events(tmp_path) == ["slow"]
 
 
-def test_unwanted_events_are_not_told(box: Box, tmp_path: Path) -> None:
+def test_events_that_are_not_configured_are_not_sent(box: Box, tmp_path: Path) -> None:
     run = box.launch("optimizer.max_steps=3", notify=hook(tmp_path, events=["dead"]))
     until(lambda: (run.folder / "exit.json").exists())
     assert notify.watch(box.layout, runs.load(box.layout, run.run_id), hook(tmp_path, events=["dead"])) == []
 
 
-def test_webhook_gets_json_and_a_dead_one_is_only_said(box: Box) -> None:
+def test_webhook_receives_json_and_its_error_is_returned(box: Box) -> None:
     seen: list[dict[str, object]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -69,7 +70,7 @@ def test_webhook_gets_json_and_a_dead_one_is_only_said(box: Box) -> None:
     assert "URLError" in notify.send({"url": address}, "slow", {})
 
 
-@pytest.mark.parametrize("wrong", [{"events": ["dead"]}, {"command": "x", "events": ["tired"]}, {"cmd": "x"}])
-def test_wrong_hook_is_refused(wrong: dict[str, object]) -> None:
+@pytest.mark.parametrize("settings", [{"events": ["dead"]}, {"command": "x", "events": ["tired"]}, {"cmd": "x"}])
+def test_invalid_hook_is_rejected(settings: dict[str, object]) -> None:
     with pytest.raises(OpsError, match="training_run_notify"):
-        notify.check(wrong)
+        notify.check(settings)

@@ -84,8 +84,8 @@ class TestLive:
         assert " s, until about " in told
         assert "  job         prewarm-x (warm compile cache x) for " in told
         assert " s: at work\n" in told
-        assert f"  held by     {held.operator} on {held.host} (pid {os.getpid()}) since " in told
-        assert told.partition("held by")[2].splitlines()[0].endswith("for: relaunch")
+        assert f"  locked by   {held.operator} on {held.host} (pid {os.getpid()}) since " in told
+        assert told.partition("locked by")[2].splitlines()[0].endswith("for: relaunch")
 
     def test_a_box_without_a_run_shows_what_is_at_work_too(self, box: Box) -> None:
         operator_lock.acquire(box.layout, operator_lock.holder_of(os.getpid(), operation="deploy"))

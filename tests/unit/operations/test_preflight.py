@@ -12,7 +12,7 @@ from boxes import Box, until
 from dflash_ops.core.errors import OpsError
 from dflash_ops.core.gpus import Gpu, Survey
 from dflash_ops.core.paths import Layout
-from dflash_ops.monitor import status
+from dflash_ops.monitor import problems, status
 from dflash_ops.operations import preflight
 from dflash_ops.run import launch, metrics, runs, secrets_file
 from dflash_ops.run.trainer_command import Selection, check_extra
@@ -115,10 +115,10 @@ def test_case_61_checkpoints_that_fail_are_told_until_one_is_written(box: Box) -
     until(lambda: runs.checkpoint_steps(run) == [5])
     rows = [{"step": step, "checkpoint_failures": int(step > 11)} for step in range(1, 15)]
     told = status.snapshot(box.layout)
-    named = [item["name"] for item in status.live_problems(told, rows)]
+    named = [item["name"] for item in problems.of_live_run(told, rows)]
     assert named == ["checkpoints-fail"]
-    assert status.live_problems({**told, "checkpoint": {"step": 15}}, [*rows, {**rows[-1], "step": 15}]) == []
-    assert status.live_problems(told, rows[:11]) == []
+    assert problems.of_live_run({**told, "checkpoint": {"step": 15}}, [*rows, {**rows[-1], "step": 15}]) == []
+    assert problems.of_live_run(told, rows[:11]) == []
 
 
 def test_case_60_damaged_checkpoint_is_told_and_the_complete_one_counts(box: Box) -> None:

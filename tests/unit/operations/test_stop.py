@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, going, until
-from dflash_controller import screens
 from dflash_ops.core import gpus, processes
 from dflash_ops.core.errors import OpsError
 from dflash_ops.core.gpus import Gpu, Survey
-from dflash_ops.monitor import health, status
+from dflash_ops.monitor import health, status, step_line
 from dflash_ops.operations import stop
 from dflash_ops.run import metrics, run_processes
 
@@ -30,7 +29,7 @@ def test_stop_leaves_a_checkpoint_of_the_last_step(box: Box) -> None:
     assert done["state"] == "stopped"
     last = metrics.read_metrics(run.metrics)[-1]["step"]
     assert done["checkpoint_step"] == last
-    assert screens.step_text(status.snapshot(box.layout)).startswith(f"{last}/400")
+    assert step_line.step_text(status.snapshot(box.layout)).startswith(f"{last}/400")
     assert not done["forced"]
     assert lines[-1].startswith("proved")
 

@@ -109,7 +109,7 @@ def test_a_lost_terminal_is_not_offered_and_told(box: Box) -> None:
     assert (told["state"], told["ok"]) == ("running", True)
     screen = "\n".join(screens.status_screen(told))
     assert "attach" not in screen
-    assert "its session dflash is gone; the run goes on without" in screen
+    assert "its session dflash is gone; the run continues without it" in screen
 
 
 def test_a_box_that_shuts_down_leaves_a_run_that_saved(box: Box) -> None:
@@ -132,10 +132,10 @@ def test_a_box_that_shuts_down_leaves_a_run_that_saved(box: Box) -> None:
 @pytest.mark.parametrize(
     ("ended", "phase", "state", "detail"),
     [
-        ({"rc": 1, "signal": None}, "training", "lost", "shut down while it trained (the trainer ended with rc 1)"),
-        ({"rc": 137, "signal": 9}, "training", "lost", "shut down while it trained (the trainer ended with signal 9"),
-        ({"rc": 0, "signal": None}, "stopped", "stopped", "shut down while it trained; it left after a checkpoint"),
-        ({"rc": 0, "signal": None}, "finished", "finished", "it came to its end"),
+        ({"rc": 1, "signal": None}, "training", "lost", "shut down during training (the trainer ended with rc 1)"),
+        ({"rc": 137, "signal": 9}, "training", "lost", "shut down during training (the trainer ended with signal 9"),
+        ({"rc": 0, "signal": None}, "stopped", "stopped", "shut down during training; the trainer wrote a checkpoint"),
+        ({"rc": 0, "signal": None}, "finished", "finished", "training is complete"),
     ],
 )
 def test_a_box_that_was_shut_down_is_the_reason_and_not_the_exit_code(
@@ -288,7 +288,7 @@ def test_relaunch_goes_on_from_the_last_complete_checkpoint(box: Box) -> None:
     assert second.record["resume_from"] == first.run_id
     until(lambda: steps(second) > 0)
     assert metrics.read_metrics(second.metrics)[0]["step"] == 4
-    assert f", goes on from step 3 of {first.run_id}" in "\n".join(screens.status_screen(status.snapshot(box.layout)))
+    assert f", resumed from step 3 of {first.run_id}" in "\n".join(screens.status_screen(status.snapshot(box.layout)))
     assert ensure_run._goes_on(box.layout, second) == f", goes on from step 3 of {first.run_id}"
 
 
@@ -343,7 +343,7 @@ def test_restarted_box_is_told(box: Box) -> None:
     for name in ("run.json", "process.json"):
         kept = json.loads((run.folder / name).read_text())
         (run.folder / name).write_text(json.dumps({**kept, "boot_id": "an earlier boot"}))
-    assert status.snapshot(box.layout)["detail"] == "the box was restarted while it trained"
+    assert status.snapshot(box.layout)["detail"] == "the box was restarted during training"
 
 
 def test_long_root_is_refused_before_anything_is_left(tmp_path: Path) -> None:

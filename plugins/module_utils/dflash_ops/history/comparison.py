@@ -1,4 +1,4 @@
-"""What differs between two runs, the likeliest reason for a changed speed or result first."""
+"""Differences between two runs, the most likely cause of a changed speed or result first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.paths import Layout
 from ..run import metrics, runs
 
 DIFF_LINES = 200
-FASTER_MATTERS = ("torch", "triton", "flash-linear-attention", "fla-core", "causal-conv1d", "transformers", "numpy")
+SPEED_PACKAGES = ("torch", "triton", "flash-linear-attention", "fla-core", "causal-conv1d", "transformers", "numpy")
 SPEED_KEYS = (
     "runtime.compile",
     "runtime.gradient_checkpointing",
@@ -36,11 +36,11 @@ SPEED_KEYS = (
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same.
+    """One difference between two runs.
 
     Args:
-        area: gpu, driver, cache, packages, environment, config, code, data, weights or host.
-        what: which key, package or file.
+        area: gpu, driver, host, cache, packages, environment, config, inputs, variables or code.
+        what: the key, package or file.
         a: its value in run A; None: absent.
         b: its value in run B.
         weight: how likely it explains a changed speed, 0 to 100.
@@ -53,6 +53,7 @@ class Difference:
     weight: int
 
     def as_text(self) -> str:
+        """Return `config: runtime.compile True -> False`."""
         if self.area == "code" and self.a == self.b:
             return f"code: {self.what} {self.a}"
         if self.a is None:
@@ -67,7 +68,7 @@ def _short(value: Any) -> str:
 
 
 def compare(layout: Layout, a: runs.Run, b: runs.Run) -> dict[str, Any]:
-    """Return `{"run_a", "run_b", "speed", "differences", "code"}`; differences likeliest culprit first."""
+    """Return `{"run_a", "run_b", "speed", "differences", "code"}`, the most likely cause first."""
     found = [*_hardware(a, b), *_cache(a, b), *_packages(a, b), *_config(a, b), *_inputs(a, b), *_variables(a, b)]
     code = code_diff(layout, str(a.record.get("release_id")), str(b.record.get("release_id")))
     found += [Difference("code", name, "changed", "changed", 60) for name in code["files"]]
@@ -84,13 +85,13 @@ def compare(layout: Layout, a: runs.Run, b: runs.Run) -> dict[str, Any]:
 
 
 def speed_of(run: runs.Run) -> dict[str, Any]:
-    """Return what a run reached."""
+    """Return the speed and the newest metrics of a run."""
     rows = metrics.read_metrics(run.metrics)
-    pace = metrics.speed(rows, window=runs.speed_window(run))
+    speed = metrics.speed(rows, window=runs.speed_window(run))
     last = rows[-1] if rows else {}
     return {
-        "tok_s": pace.now,
-        "best_tok_s": pace.best,
+        "tok_s": speed.now,
+        "best_tok_s": speed.best,
         "steps": len(rows),
         "step": last.get("step"),
         "loss": last.get("loss"),
@@ -131,7 +132,7 @@ def _packages(a: runs.Run, b: runs.Run) -> Iterable[Difference]:
     before, after = dict(a.record.get("packages") or {}), dict(b.record.get("packages") or {})
     for name in sorted({*before, *after}):
         if before.get(name) != after.get(name):
-            weight = 88 if name in FASTER_MATTERS else 50
+            weight = 88 if name in SPEED_PACKAGES else 50
             yield Difference("packages", name, before.get(name), after.get(name), weight)
     before_drift, after_drift = list(a.record.get("drift") or ()), list(b.record.get("drift") or ())
     if before_drift != after_drift:
@@ -139,7 +140,7 @@ def _packages(a: runs.Run, b: runs.Run) -> Iterable[Difference]:
 
 
 def flat(config: Mapping[str, Any], *, trainer: str = "") -> dict[str, Any]:
-    """Return `section.key` to value, release paths without the release."""
+    """Return the configuration as `{"section.key": value}`, with paths below the release relative to it."""
     found = {}
     for section, values in config.items():
         for key, value in dict(values).items():
@@ -185,8 +186,8 @@ def code_diff(layout: Layout, release_a: str, release_b: str) -> dict[str, Any]:
         lines += difflib.unified_diff(
             before.get(name, []), after.get(name, []), f"{release_a}/{name}", f"{release_b}/{name}", lineterm="", n=2
         )
-    cut = [f"... {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
-    return {"files": names, "diff": [*lines[:DIFF_LINES], *cut], "missing": []}
+    rest = [f"... {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
+    return {"files": names, "diff": [*lines[:DIFF_LINES], *rest], "missing": []}
 
 
 def _texts(top: Path) -> dict[str, list[str]]:

@@ -1,4 +1,7 @@
-"""What may be removed from a box, and what never: anything live, current, known-good, or named by a run that stays."""
+"""Removal of old runs, environments, releases, caches and jobs.
+
+Nothing is removed that is running, current, known-good, or used by a kept run.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,18 @@ from ..run import run_processes, runs
 from . import known_good
 
 LEFTOVER_AGE = 86400.0
+MARKERS = {"env_id": "env.json", "release_id": "release.json", "cache_id": "cache.json"}  # written last
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Folders and files to remove, each with the reason, and why the rest stays."""
+    """Paths to remove and paths to keep, each with the reason."""
 
     remove: tuple[tuple[Path, str], ...]
     keep: tuple[tuple[Path, str], ...]
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON data, with the size of each path to remove."""
         return {
             "remove": [{"path": str(path), "reason": reason, "bytes": size_of(path)} for path, reason in self.remove],
             "keep": [{"path": str(path), "reason": reason} for path, reason in self.keep],
@@ -35,7 +40,7 @@ class Plan:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes below `path`."""
+    """Return the size of a file or folder in bytes."""
     if path.is_symlink() or not path.exists():
         return 0
     if path.is_file():
@@ -44,46 +49,53 @@ def size_of(path: Path) -> int:
 
 
 def plan(layout: Layout, *, keep_runs: int, now: float | None = None) -> Plan:
-    """Decide what goes: runs beyond the newest `keep_runs`, then what no kept run, known-good or process needs.
+    """Plan the removal of runs beyond the newest `keep_runs`, and of everything that only they need.
+
+    Args:
+        layout: the box.
+        keep_runs: number of newest runs to keep.
+        now: current time (epoch seconds).
 
     Raises:
-        OpsError: `keep_runs` is below 1, or a record that decides cannot be read.
+        OpsError: `keep_runs` is below 1, or a record cannot be read.
     """
     if keep_runs < 1:
         raise OpsError(f"prune_keep_runs is {keep_runs}.", remedy="keep at least 1")
     kept = kept_runs(layout, keep_runs)
-    remove: list[tuple[Path, str]] = []
-    keep: list[tuple[Path, str]] = [(runs.folder_of(layout, run_id), reason) for run_id, reason in kept.items()]
-    remove += [
-        (layout.run(run_id), "older than the runs that are kept")
-        for run_id in runs.run_ids(layout)
-        if run_id not in kept
+    keep = [(runs.folder_of(layout, run_id), reason) for run_id, reason in kept.items()]
+    remove = [
+        (layout.run(run_id), "older than the kept runs") for run_id in runs.run_ids(layout) if run_id not in kept
     ]
-    for kind, folder in (("env_id", layout.envs), ("release_id", layout.releases), ("cache_id", layout.caches)):
+    for kind, marker in MARKERS.items():
         needed = needed_ids(layout, kept, kind)
-        for path in _entries(folder):
-            name = _name_of(path)
-            if name in needed:
-                keep.append((path, needed[name]))
-            elif kind == "cache_id" and prewarm.busy(layout, name):
-                keep.append((path, "a prewarm works on it"))
-            elif kind == "env_id" and inspection.users_of(path):
-                keep.append((path, "a process uses it"))
-            elif complete(path, kind) or _old(path, now):
+        for path in _folders(_parent(layout, kind)):
+            reason = needed.get(_id_of(path)) or _reason_to_keep(layout, path, kind)
+            if reason:
+                keep.append((path, reason))
+            elif (path / marker).is_file() or _old(path, now):
                 remove.append((path, "no kept run needs it"))
     needed = needed_ids(layout, kept, "cache_id")
     remove += [
-        (path, "archive of a cache that nothing needs")
+        (path, "archive of a cache that no kept run needs")
         for path in _files(layout.archives)
         if path.name.split(".")[0] not in needed
     ]
-    remove += [(path, "leftover of a broken build") for path in leftovers(layout, now)]
+    remove += [(path, "left by an interrupted build") for path in leftovers(layout, now)]
     remove += [(path, "an ended job") for path in _old_jobs(layout, now)]
     return Plan(tuple(remove), tuple(keep))
 
 
+def _reason_to_keep(layout: Layout, path: Path, kind: str) -> str:
+    """Return the reason to keep a folder that no kept run needs; empty when there is none."""
+    if kind == "cache_id" and prewarm.busy(layout, _id_of(path)):
+        return "a prewarm is running in it"
+    if kind == "env_id" and inspection.users_of(path):
+        return "a process uses it"
+    return ""
+
+
 def kept_runs(layout: Layout, count: int) -> dict[str, str]:
-    """Return the runs that stay, with the reason."""
+    """Return the runs to keep as `{run_id: reason}`."""
     kept = dict.fromkeys(runs.run_ids(layout)[-count:], f"one of the newest {count}")
     for entry in known_good.good_entries(layout):
         kept[entry["run_id"]] = "known-good"
@@ -91,49 +103,45 @@ def kept_runs(layout: Layout, count: int) -> dict[str, str]:
     if current is not None:
         kept[current.run_id] = "current"
     for run_id in run_processes.all_living(layout):
-        kept[run_id] = "its processes live"
-    sources = [
-        str(runs.load(layout, run_id).record.get("resume_from") or "")
-        for run_id in kept
-        if (runs.folder_of(layout, run_id) / "run.json").is_file()
-    ]
-    for source in sources:
-        if source:
-            kept.setdefault(source, "a kept run goes on from its checkpoint")
+        kept[run_id] = "its processes are running"
+    sources = [str(run.record.get("resume_from") or "") for run in _existing(layout, kept)]
+    for source in filter(None, sources):
+        kept.setdefault(source, "a kept run resumed from its checkpoint")
     return kept
 
 
+def _existing(layout: Layout, run_ids: Iterable[str]) -> list[runs.Run]:
+    return [
+        runs.load(layout, run_id) for run_id in run_ids if (runs.folder_of(layout, run_id) / "run.json").is_file()
+    ]
+
+
 def needed_ids(layout: Layout, kept: Iterable[str], kind: str) -> dict[str, str]:
-    """Return the environment, release or cache ids in use, with the reason."""
-    needed: dict[str, str] = {}
-    for run_id in kept:
-        if (runs.folder_of(layout, run_id) / "run.json").is_file():
-            needed[str(runs.load(layout, run_id).record.get(kind))] = f"run {run_id} needs it"
+    """Return the environment, release or cache ids in use as `{id: reason}`."""
+    needed = {str(run.record.get(kind)): f"run {run.run_id} needs it" for run in _existing(layout, kept)}
     for entry in known_good.good_entries(layout):
-        needed[str(entry.get(kind))] = "known-good needs it"
+        needed[str(entry.get(kind))] = "a known-good run needs it"
     newest = _newest(layout, kind)
     if newest:
-        needed.setdefault(newest, "the newest one, perhaps not launched yet")
+        needed.setdefault(newest, "the newest one; a launch may be about to use it")
     return needed
 
 
+def _parent(layout: Layout, kind: str) -> Path:
+    return {"env_id": layout.envs, "release_id": layout.releases, "cache_id": layout.caches}[kind]
+
+
 def _newest(layout: Layout, kind: str) -> str:
-    folder = {"env_id": layout.envs, "release_id": layout.releases, "cache_id": layout.caches}[kind]
-    found = [path for path in _entries(folder) if complete(path, kind)]
-    return _name_of(max(found, key=lambda path: path.stat().st_mtime)) if found else ""
+    found = [path for path in _folders(_parent(layout, kind)) if (path / MARKERS[kind]).is_file()]
+    return _id_of(max(found, key=lambda path: path.stat().st_mtime)) if found else ""
 
 
-def _name_of(path: Path) -> str:
-    """Return the id of a folder; a cache that waits for the end of a wipe keeps its own."""
+def _id_of(path: Path) -> str:
+    """Return the id of a folder; the old copy of a cache that is being wiped keeps the id of the cache."""
     return path.name.removesuffix(swap.OLD)
 
 
-def complete(path: Path, kind: str) -> bool:
-    """Tell whether a folder carries the file that makes it whole."""
-    return (path / {"env_id": "env.json", "release_id": "release.json", "cache_id": "cache.json"}[kind]).is_file()
-
-
-def _entries(folder: Path) -> list[Path]:
+def _folders(folder: Path) -> list[Path]:
     return (
         sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
         if folder.is_dir()
@@ -150,9 +158,9 @@ def _old(path: Path, now: float | None) -> bool:
 
 
 def leftovers(layout: Layout, now: float | None = None) -> list[Path]:
-    """Return half-built and replaced folders that nobody needs: more than a day old, and no process has files of them.
+    """Return half-built and replaced folders that are more than a day old and that no process uses.
 
-    A run that lives through a heal goes on in the replaced environment for as long as it trains.
+    A run that was running during a heal keeps using the replaced environment until it ends.
     """
     tops = (layout.envs, layout.releases, layout.caches, layout.runs)
     hidden = [
@@ -162,11 +170,11 @@ def leftovers(layout: Layout, now: float | None = None) -> list[Path]:
 
 
 def _old_jobs(layout: Layout, now: float | None) -> list[Path]:
-    return [path for path in _entries(layout.jobs) if (path / "exit.json").is_file() and _old(path / "exit.json", now)]
+    return [path for path in _folders(layout.jobs) if (path / "exit.json").is_file() and _old(path / "exit.json", now)]
 
 
 def apply(found: Plan) -> None:
-    """Remove what the plan names: each renamed first, so that nobody sees half of it."""
+    """Remove the paths of a plan; each folder is renamed first, so that no reader sees a part of it."""
     for path, _ in found.remove:
         if path.is_dir() and not path.is_symlink():
             doomed = path.with_name(f".removing-{path.name.lstrip('.')}")
@@ -177,7 +185,7 @@ def apply(found: Plan) -> None:
 
 
 def _make_writable(function: Any, path: str, _error: Any) -> None:
-    """Releases and environments may be read-only: open the folder and try again."""
+    """Make a read-only file or folder writable and retry its removal."""
     Path(path).parent.chmod(0o700)
     Path(path).chmod(0o700)
     function(path)

@@ -1,4 +1,4 @@
-"""The runs of a box as a list, and one run as a report."""
+"""List of the runs of a box, and the report of one run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core import durations, files
 from ..core.paths import Layout
-from ..monitor import status
+from ..monitor import rules, status, verdict
 from ..run import checkpoints, metrics, runs
 from . import comparison, known_good
 
@@ -17,21 +17,27 @@ EVALUATED = ("step", "eval_loss", "eval_accept_len")
 
 
 def row_of(run: runs.Run, *, current: str, good: str, bad: Sequence[str]) -> dict[str, Any]:
-    """Return one line of the list."""
-    said = status.verdict(run, grace=0.0)
+    """Return the row of one run.
+
+    Args:
+        run: the run.
+        current: id of the current run.
+        good: id of the known-good run.
+        bad: ids of the runs marked bad.
+    """
+    state = verdict.read(run, grace=0.0)
     ended = run.read("exit.json")
     speed = comparison.speed_of(run)
     started = float(run.record.get("started_at") or 0)
-    until = float(ended.get("finished_at") or (time.time() if said.state in status.LIVE else status.last_sign(run)))
-    mark = "current" if run.run_id == current else ""
-    marks = [mark, "known-good" if run.run_id == good else "", "bad" if run.run_id in bad else ""]
+    end = float(ended.get("finished_at") or (time.time() if state.state in rules.LIVE else verdict.last_sign(run)))
+    marks = {"current": run.run_id == current, "known-good": run.run_id == good, "bad": run.run_id in bad}
     return {
         "run_id": run.run_id,
         "label": run.record.get("label"),
         "started_at": durations.stamp(started),
-        "seconds": round(max(0.0, until - started)),
-        "state": said.state,
-        "detail": said.detail,
+        "seconds": round(max(0.0, end - started)),
+        "state": state.state,
+        "detail": state.detail,
         "step": speed["step"],
         "steps": speed["steps"],
         "best_tok_s": speed["best_tok_s"],
@@ -39,38 +45,37 @@ def row_of(run: runs.Run, *, current: str, good: str, bad: Sequence[str]) -> dic
         "accept_len": speed["accept_len"],
         "env_id": run.record.get("env_id"),
         "release_id": run.record.get("release_id"),
-        "marks": [text for text in marks if text],
+        "marks": [name for name, applies in marks.items() if applies],
     }
 
 
 def listing(layout: Layout, *, last: int = 0) -> list[dict[str, Any]]:
-    """Return the runs, oldest first; only the last ones when asked."""
+    """Return the runs, oldest first; only the newest `last` ones unless it is 0."""
     current = runs.current(layout)
     good = known_good.latest(layout) or {}
     bad = known_good.read(layout)["bad"]
-    wanted = runs.run_ids(layout)[-last:] if last else runs.run_ids(layout)
-    listed = [run for run_id in wanted if (run := runs.readable(layout, run_id))]
+    listed = [run for run_id in runs.run_ids(layout)[-last:] if (run := runs.readable(layout, run_id))]
     return [
         row_of(run, current=current.run_id if current else "", good=good.get("run_id", ""), bad=bad) for run in listed
     ]
 
 
 def report(layout: Layout, run: runs.Run) -> dict[str, Any]:
-    """Return all that a report of one run shows."""
+    """Return the record, metrics, checkpoints, problems and last log lines of a run."""
     rows = metrics.read_metrics(run.metrics)
-    told = status.snapshot(layout, run_id=run.run_id, ask_gpus=False)
-    step = max(1, -(-len(rows) // CURVE_POINTS))
-    curve = rows[::step] + (rows[-1:] if rows and (len(rows) - 1) % step else [])
+    answer = status.snapshot(layout, run_id=run.run_id, query_gpus=False)
+    stride = max(1, -(-len(rows) // CURVE_POINTS))
+    curve = rows[::stride] + (rows[-1:] if rows and (len(rows) - 1) % stride else [])
     keys = ("step", "loss", "accept_len", "tok_s", "lr", "grad_norm", "queue_depth")
     return {
-        "ok": told["ok"],
-        "problems": told["problems"],
+        "ok": answer["ok"],
+        "problems": answer["problems"],
         "run_id": run.run_id,
-        "state": told["state"],
-        "detail": told["detail"],
+        "state": answer["state"],
+        "detail": answer["detail"],
         "started_at": durations.stamp(float(run.record.get("started_at") or 0)),
         "record": dict(run.record),
-        "status": told,
+        "status": answer,
         "speed": comparison.speed_of(run),
         "curve": [{key: row.get(key) for key in keys} for row in curve],
         "checkpoints": [{"step": item.step, "damage": item.damage} for item in checkpoints.look(run.checkpoints)],

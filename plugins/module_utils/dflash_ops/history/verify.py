@@ -1,4 +1,4 @@
-"""The full audit: a run's record against everything on the box, file by file, and the process really at work."""
+"""Audit of a run: its record against every file it uses and against its running process."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from ..compile_cache import cache
 from ..core import files, processes, truncate
 from ..core.errors import OpsError
 from ..core.paths import Layout
-from ..monitor import failures, status
+from ..monitor import failures, status, verdict
 from ..monitor.failures import problem
 from ..run import run_processes, runs, trainer_command
 from ..run.trainer_command import Selection
 
 LOG_BYTES = 1 << 20
 NO_PROCESS = "none"
-Look = Callable[[], list[dict[str, str]]]
+Check = Callable[[], list[dict[str, str]]]
 
 
 def audit(layout: Layout, run_id: str) -> dict[str, Any]:
     """Return `{"ok", "run_id", "state", "checks": {name: "ok", "none" or a count}, "problems", "summary", ...}`.
 
     Raises:
-        OpsError: there is no run to audit.
+        OpsError: the run does not exist.
     """
     run = runs.need(layout, run_id)
-    state, main = status.verdict(run).state, run_processes.main_process(run)
+    state, main = verdict.read(run).state, run_processes.main_process(run)
     selection = Selection.from_record(run.record)
-    recorded: dict[str, Look] = {
+    recorded: dict[str, Check] = {
         "environment": lambda: _environment(layout, run, selection),
         "release": lambda: _release(layout, run, selection),
         "inputs": lambda: _inputs(layout, run, selection),
         "compile cache": lambda: _cache(layout, run),
         "process": lambda: _process(layout, run),
     }
-    course: dict[str, Look] = {
+    health: dict[str, Check] = {
         "log": lambda: _log(run),
         "state": lambda: list(status.snapshot(layout, run_id=run.run_id)["problems"]),
     }
-    found = {name: _found(name, look) for name, look in {**recorded, **course}.items()}
+    found = {name: _run_check(name, check) for name, check in {**recorded, **health}.items()}
     checks = {name: _count(listed) for name, listed in found.items()}
     if main is None:
         checks["process"] = NO_PROCESS
-    python, torch = status.real_files(main) if main else ("", "")
-    differs, trouble = ([item for name in part for item in found[name]] for part in (recorded, course))
+    python, torch = status.files_in_use(main) if main else ("", "")
+    differs, trouble = ([item for name in part for item in found[name]] for part in (recorded, health))
     return {
         "ok": not (differs or trouble),
         "run_id": run.run_id,
@@ -61,9 +61,9 @@ def audit(layout: Layout, run_id: str) -> dict[str, Any]:
     }
 
 
-def _found(name: str, look: Look) -> list[dict[str, str]]:
+def _run_check(name: str, check: Check) -> list[dict[str, str]]:
     try:
-        return look()
+        return check()
     except OpsError as error:
         return [problem(name.replace(" ", "-"), error.message, error.remedy)]
 
@@ -73,7 +73,7 @@ def _count(found: Sequence[object]) -> str:
 
 
 def _once(found: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """Return each problem once: log and state tell the same failure."""
+    """Return each problem once; log and state may report the same failure."""
     listed: list[dict[str, str]] = []
     for item in found:
         listed += [item] if item not in listed else []
@@ -81,10 +81,10 @@ def _once(found: Iterable[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def summary(differs: Sequence[Mapping[str, str]], trouble: Sequence[Mapping[str, str]]) -> str:
-    """Say in one sentence what does not hold: the records, the run's own course, or both; empty when all does."""
+    """Return one sentence about differences from the record and trouble of the run; empty when there is neither."""
     names = [", ".join(dict.fromkeys(str(item["name"]) for item in part)) for part in (differs, trouble)]
     if trouble and not differs:
-        return f"all is as recorded, and the run has trouble: {names[1]}"
+        return f"everything is as recorded, but the run has problems: {names[1]}"
     return "; ".join(text for text in (f"not as recorded: {names[0]}" * bool(differs), names[1]) if text)
 
 
@@ -98,8 +98,8 @@ def _environment(layout: Layout, run: runs.Run, selection: Selection) -> list[di
         found.append(
             problem(
                 "environment-replaced",
-                f"lock {run.record.get('lock_sha256')} in the record, {env.get('lock_sha256')} on the box",
-                "relaunch.yml starts from what is there now",
+                f"lockfile {run.record.get('lock_sha256')} in the record, {env.get('lock_sha256')} on the box",
+                "relaunch.yml starts a run with the environment on the box",
             )
         )
     return found
@@ -116,7 +116,7 @@ def _release(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[s
             problem(
                 "release-replaced",
                 f"tree {run.record.get('tree_hash')} in the record, {release.get('tree_hash')} on the box",
-                "relaunch.yml starts from what is there now",
+                "relaunch.yml starts a run with the release on the box",
             )
         )
     return found
@@ -124,13 +124,13 @@ def _release(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[s
 
 def _inputs(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
     resolved = trainer_command.resolved(layout, selection)
-    remedy = "put the recorded files back, or -e training_inputs_accept=true and relaunch"
+    remedy = "restore the recorded files, or relaunch with -e training_inputs_accept=true"
     found = [problem("inputs-changed", text, remedy) for text in inputs.check(layout, resolved, full=True)]
     now = inputs.fingerprints(layout, resolved)
     for name, recorded in dict(run.record.get("inputs") or {}).items():
-        held = dict(now.get(name) or {}).get("fingerprint")
-        if held != recorded.get("fingerprint"):
-            text = f"{name} had fingerprint {recorded.get('fingerprint')} at the launch, the box has {held}"
+        found_now = dict(now.get(name) or {}).get("fingerprint")
+        if found_now != recorded.get("fingerprint"):
+            text = f"{name} had fingerprint {recorded.get('fingerprint')} at the launch and has {found_now} now"
             found.append(problem("inputs-changed", text, remedy))
     return found
 
@@ -143,7 +143,7 @@ def _cache(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
 
 
 def _process(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
-    """Look at what the running process really uses: interpreter, torch file, environment, working folder."""
+    """Compare the interpreter, torch libraries and environment variables of the running process with the record."""
     main = run_processes.main_process(run)
     if main is None:
         return []
@@ -154,13 +154,13 @@ def _process(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
         found.append(
             problem("wrong-python", f"process {main.pid} runs {argv[:1]}, not {env / 'bin' / 'python'}", "relaunch.yml")
         )
-    real, wanted = run_processes.executable(main.pid), os.path.realpath(env / "bin" / "python")
-    if real and real != wanted:
+    real, expected = run_processes.executable(main.pid), os.path.realpath(env / "bin" / "python")
+    if real and real != expected:
         found.append(
             problem(
                 "wrong-python",
-                f"process {main.pid} executes {real}, not {wanted}",
-                "the base interpreter was replaced under it; relaunch.yml",
+                f"process {main.pid} executes {real}, not {expected}",
+                "the base interpreter was replaced after the launch; relaunch.yml",
             )
         )
     found += _foreign_torch(main.pid, env)
@@ -168,35 +168,30 @@ def _process(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
 
 
 def _foreign_torch(pid: int, env: Path) -> list[dict[str, str]]:
-    """Name torch libraries that the process has mapped from elsewhere than the environment's proof found them."""
+    """Return the mapped torch libraries that belong neither to the environment nor to the torch of its self-test."""
     libraries = run_processes.torch_libraries(pid)
-    proved = str(
+    tested = str(
         dict(dict((files.read_json(env / "env.json") or {}).get("proof") or {}).get("torch") or {}).get("file") or ""
     )
-    # the kernel tells resolved paths; an image's python may be reached through a link
-    allowed = [os.path.realpath(top) for top in (env, *([Path(proved).parents[1]] if proved.count("/") > 2 else []))]
+    # The kernel reports resolved paths; the Python of an image may be reached through a symlink.
+    allowed = [os.path.realpath(top) for top in (env, *([Path(tested).parents[1]] if tested.count("/") > 2 else []))]
     foreign = [path for path in libraries if not any(path.startswith(f"{top}/") for top in allowed)]
     if not foreign:
         return []
     text = f"process {pid} uses {truncate.listed(foreign, 5, between=', ')}, outside {env}"
-    return [problem("wrong-torch", text, f"look for a .pth file; {drift.HEAL_ENVIRONMENT}")]
+    return [problem("wrong-torch", text, f"check for a .pth file; {drift.HEAL_ENVIRONMENT}")]
 
 
 def _environment_of(pid: int, record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Compare the names of the process's variables with the record; values may be secret."""
-    seen = set(living_names(pid))
+    """Compare the names of the process's environment variables with the record; values may be secret."""
+    seen = set(processes.environment_of(pid))
     if not seen:
         return []
     listed = set(record.get("environment") or ())
     return [
-        problem("environment-variables", f"process {pid} has {name}, which no launch gave it", "relaunch.yml")
+        problem("environment-variables", f"process {pid} has {name}, which the launch did not set", "relaunch.yml")
         for name in sorted(seen - listed - {"LC_CTYPE"})
     ]
-
-
-def living_names(pid: int) -> list[str]:
-    """Return the names of a process's variables; empty when they may not be read."""
-    return sorted(processes.environment_of(pid))
 
 
 def _log(run: runs.Run) -> list[dict[str, str]]:

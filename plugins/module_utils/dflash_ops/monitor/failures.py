@@ -1,4 +1,4 @@
-"""From a log to a cause and a remedy: the catalogue of failures known by name, and the matching."""
+"""Catalogue of known failures, and the search for them in a log."""
 
 from __future__ import annotations
 
@@ -13,19 +13,16 @@ from .failure_catalogue import CATALOGUE
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """One known failure; see failures.yml for what each field says."""
+    """One known failure; failures.yml describes the fields."""
 
     name: str
-    group: str
     cause: str
     remedy: str
-    source: str
     strings: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
-    probe: str = ""
 
     def found_in(self, line: str) -> bool:
-        """Tell whether one log line carries the signature."""
+        """Return True when a log line shows this failure."""
         return any(text in line for text in self.strings) or any(re.search(text, line) for text in self.patterns)
 
 
@@ -37,6 +34,7 @@ class Match:
     line: str
 
     def as_problem(self) -> dict[str, str]:
+        """Return an entry of a `problems` list."""
         text = f"{self.failure.cause} Log: {truncate.shortened(self.line, 300)}"
         return problem(self.failure.name, text, self.failure.remedy)
 
@@ -57,12 +55,12 @@ def _failure(entry: dict[str, Any]) -> Failure:
 
 
 def known(name: str) -> Failure:
-    """Return the failure of this name; KeyError is a mistake of ours."""
+    """Return the failure of this name, which must be in the catalogue."""
     return next(failure for failure in catalogue() if failure.name == name)
 
 
 def match(lines: Iterable[str]) -> list[Match]:
-    """Return each known failure once, in the order of its last line in the log, latest last."""
+    """Return each known failure in a log once, with the last line that shows it, in the order of these lines."""
     failures = catalogue()
     last: dict[str, Match] = {}
     for line in lines:
@@ -74,14 +72,11 @@ def match(lines: Iterable[str]) -> list[Match]:
 
 
 def explain(text: str, *, lines_shown: int = 15, where: str = "") -> list[dict[str, str]]:
-    """Return the named failures in a log, or its last lines when none is known."""
+    """Return the known failures in a log, or its last lines when it shows none."""
     found = match(text.splitlines())
     if found:
         return [item.as_problem() for item in found]
     tail = [line for line in text.splitlines() if line.strip()][-lines_shown:]
     shown = "\n".join(tail) if tail else "the log is empty"
-    return [
-        problem(
-            "unknown", f"no known failure is named in the log; its last lines:\n{shown}", f"read {where or 'the log'}"
-        )
-    ]
+    text = f"The log shows no known failure. Its last lines:\n{shown}"
+    return [problem("unknown", text, f"read {where or 'the log'}")]

@@ -1,4 +1,4 @@
-"""Proof of life: is a run on its way, has it arrived, or did it end, stall or crawl; told from status snapshots."""
+"""Health check of a run: a judgement from one status snapshot."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..run import metrics
-
-SLOW_AFTER = 3  # windows of steps that a run has to reach its speed
+from . import rules
 
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """What counts as proved.
+    """Conditions for a healthy run.
 
     Args:
-        steps: steps over which a speed counts, and the least that must have been trained.
-        expected_tok_s: speed to reach; 0: any.
-        tolerance: part of it that is enough.
+        steps: number of steps to train at least, and the window over which the speed counts.
+        expected_tok_s: expected speed; 0: any speed.
+        tolerance: fraction of it that is enough.
     """
 
     steps: int = metrics.WINDOW
     expected_tok_s: float = 0.0
-    tolerance: float = 0.8
+    tolerance: float = rules.TOLERANCE
 
     @property
-    def least(self) -> float:
-        return self.expected_tok_s * self.tolerance
+    def required_tok_s(self) -> float:
+        """The lowest speed that is not slow."""
+        return rules.required_tok_s(self.expected_tok_s, self.tolerance)
 
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """Where the proof stands.
+    """Result of a health check.
 
     Args:
-        state: waiting, alive, finished, dead, stalled, slow, gpu-lost, nan, or unknown.
+        state: waiting, healthy, finished, dead, stalled, slow, gpu-lost, nan, or unknown.
         message: one sentence.
     """
 
@@ -44,11 +44,13 @@ class Judgement:
 
     @property
     def over(self) -> bool:
+        """True when the result is final."""
         return self.state not in ("waiting", "unknown")
 
     @property
     def ok(self) -> bool:
-        return self.state in ("alive", "finished")
+        """True when the check passed."""
+        return self.state in ("healthy", "finished")
 
 
 def judge(answer: Mapping[str, Any], goal: Goal) -> Judgement:
@@ -57,10 +59,10 @@ def judge(answer: Mapping[str, Any], goal: Goal) -> Judgement:
     names = {str(item["name"]) for item in answer.get("problems") or ()}
     if state == "unknown":
         return Judgement("unknown", detail)
-    if state in ("failed", "killed", "lost", "not running"):
-        return Judgement(_named_end(names), detail)
+    if state in (*rules.DEAD, "not running"):
+        return Judgement(_reason_of_death(names), detail)
     if state == "stopped":
-        return Judgement("dead", f"it was stopped before it proved itself: {detail}")
+        return Judgement("dead", f"the run was stopped before its health check passed: {detail}")
     if state == "stalled":
         return Judgement("stalled", detail)
     if "gpu-lost" in names:
@@ -70,73 +72,32 @@ def judge(answer: Mapping[str, Any], goal: Goal) -> Judgement:
     return _judge_speed(answer, goal, finished=state == "finished")
 
 
-def _named_end(names: set[str]) -> str:
-    for name, told in (("gpu-lost", "gpu-lost"), ("nan-loss", "nan"), ("nan_run", "nan")):
+def _reason_of_death(names: set[str]) -> str:
+    for name, state in (("gpu-lost", "gpu-lost"), ("nan-loss", "nan"), ("nan_run", "nan")):
         if name in names:
-            return told
+            return state
     return "dead"
 
 
 def _judge_speed(answer: Mapping[str, Any], goal: Goal, *, finished: bool) -> Judgement:
-    seen, pace = int(answer.get("steps_seen") or 0), answer.get("tok_s")
-    if finished and (not goal.expected_tok_s or not pace):
-        return Judgement("finished", f"it came to its end at step {answer.get('step')}")
-    if seen < goal.steps and not finished:
+    steps, required = int(answer.get("steps_seen") or 0), goal.required_tok_s
+    tok_s = float(answer.get("tok_s") or 0.0)
+    if finished and (not required or not tok_s):
+        return Judgement("finished", f"training is complete at step {answer.get('step')}")
+    if steps < goal.steps and not finished:
         return Judgement("waiting", str(answer.get("phase_text") or "starting"))
-    best = float(answer.get("best_tok_s") or 0.0)
-    if not goal.expected_tok_s or float(pace or 0) >= goal.least:
-        return Judgement(
-            "finished" if finished else "alive", f"{pace} tok/s over the last {min(seen, goal.steps)} steps"
-        )
-    if seen < SLOW_AFTER * goal.steps and not finished:
-        return Judgement("waiting", f"{pace:.0f} of {goal.least:.0f} tok/s so far")
+    if not rules.is_slow(tok_s, required=required):
+        text = f"{tok_s} tok/s over the last {min(steps, goal.steps)} steps"
+        return Judgement("finished" if finished else "healthy", text)
+    if not finished and not rules.had_time_to_speed_up(steps, window=goal.steps):
+        return Judgement("waiting", f"{tok_s:.0f} of {required:.0f} tok/s so far")
     return Judgement(
         "slow",
-        f"{pace:.0f} tok/s over the last {goal.steps} steps (best {best:.0f}); "
-        f"expected {goal.expected_tok_s:.0f}, tolerated {goal.least:.0f}",
+        f"{tok_s:.0f} tok/s over the last {goal.steps} steps (best {float(answer.get('best_tok_s') or 0.0):.0f}); "
+        f"expected {goal.expected_tok_s:.0f}, required {required:.0f}",
     )
 
 
 def is_nan(value: object) -> bool:
-    """Tell whether a logged number is no number; JSON has none, so the trainer writes it as text."""
+    """Return True for NaN or Inf; the trainer logs them as text, since JSON has neither."""
     return isinstance(value, str) and value.lower() in ("nan", "inf", "-inf")
-
-
-def news(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the lines an operator should see since the last look."""
-    lines = []
-    if now.get("pid") and now.get("pid") != before.get("pid"):
-        lines.append(f"process {now['pid']} lives: {now.get('python') or 'starting'}")
-    if now.get("torch") and now.get("torch") != before.get("torch"):
-        lines.append(f"torch is {now['torch']}")
-    lines += missed(before, now)
-    phase = now.get("phase")
-    if (
-        phase
-        and now.get("phase_text") != before.get("phase_text")
-        and (phase != "training" or before.get("phase") != phase)
-    ):
-        lines.append(f"{phase}: {now['phase_text'].removeprefix(str(phase)).strip() or 'begun'}")
-    if now.get("steps_seen") and now.get("step") != before.get("step"):
-        lines.append(step_line(now))
-    return lines
-
-
-def missed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what phases came to that were over between two looks, or ended otherwise than last seen."""
-    shown = list(before.get("phases") or ())
-    over = [one for one in now.get("phases") or () if one[0] != now.get("phase")]
-    return [f"{phase}: {detail}" for phase, detail in over if [phase, detail] not in shown]
-
-
-def step_line(now: Mapping[str, Any]) -> str:
-    """Return `step 20/400 loss 4.21 accept 1.35 tok/s 812`."""
-    total = f"/{now['total_steps']}" if now.get("total_steps") else ""
-    parts = [f"step {now.get('step')}{total}"]
-    for key, name, form in (("loss", "loss", ".3f"), ("accept_len", "accept", ".2f"), ("tok_s", "tok/s", ".0f")):
-        value = now.get(key)
-        if isinstance(value, (int, float)):
-            parts.append(f"{name} {value:{form}}")
-        elif value is not None:
-            parts.append(f"{name} {value}")
-    return " ".join(parts)

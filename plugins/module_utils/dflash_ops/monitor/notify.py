@@ -1,4 +1,4 @@
-"""An optional hook that tells somebody when a run is dead, stalled, slow or finished. One watcher a run."""
+"""Notification hook: a command or webhook called when a run is dead, stalled, slow or finished."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from ..core import truncate
 from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..run import runs
-from . import status
+from . import rules, status
 
-EVENTS = ("dead", "stalled", "slow", "finished")
 PAUSE_SECONDS = 30.0
 HOOK_SECONDS = 60.0
 
 
 def check(notify: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hook in its one form.
+    """Return the validated hook with its defaults; empty when none is configured.
 
     Raises:
-        OpsError: unknown keys or events, or neither a command nor an address.
+        OpsError: unknown keys or events, or neither a command nor a URL.
     """
     if not notify:
         return {}
     unknown = sorted(set(notify) - {"command", "url", "events", "every_seconds"})
-    events = list(notify.get("events") or EVENTS)
-    wrong = [event for event in events if event not in EVENTS]
+    events = list(notify.get("events") or rules.EVENTS)
+    wrong = [event for event in events if event not in rules.EVENTS]
     if unknown or wrong or not (notify.get("command") or notify.get("url")):
-        what = f"keys {unknown}" if unknown else f"events {wrong}" if wrong else "neither command nor url"
+        error = f"unknown keys {unknown}" if unknown else f"unknown events {wrong}" if wrong else "no command or url"
         raise OpsError(
-            f"training_run_notify holds {what}.",
-            remedy=f"give command (a program) or url (a webhook), and events out of {', '.join(EVENTS)}",
+            f"training_run_notify has {error}.",
+            remedy=f"set command (a program) or url (a webhook), and events from {', '.join(rules.EVENTS)}",
         )
     return {
         "command": str(notify.get("command") or ""),
@@ -45,21 +44,10 @@ def check(notify: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def event_of(answer: Mapping[str, Any]) -> str:
-    """Return the event a status snapshot stands for; empty when all is well or nothing is known."""
-    state = answer.get("state")
-    if state in ("failed", "killed", "lost"):
-        return "dead"
-    if state in ("stalled", "finished"):
-        return str(state)
-    names = [str(item["name"]) for item in answer.get("problems") or ()]
-    return "slow" if state == "running" and "slow" in names else ""
-
-
 def send(notify: Mapping[str, Any], event: str, answer: Mapping[str, Any]) -> str:
-    """Call the hook; return what went wrong, empty when nothing did. The message goes to stdin or as the JSON body."""
-    told = {key: answer.get(key) for key in ("run_id", "state", "detail", "step", "loss", "tok_s", "log", "problems")}
-    body = json.dumps({"event": event, **told}).encode()
+    """Call the hook with the event as JSON, on stdin or as the request body; return the error, empty on success."""
+    keys = ("run_id", "state", "detail", "step", "loss", "tok_s", "log", "problems")
+    body = json.dumps({"event": event, **{key: answer.get(key) for key in keys}}).encode()
     try:
         if notify.get("command"):
             done = subprocess.run(
@@ -70,8 +58,8 @@ def send(notify: Mapping[str, Any], event: str, answer: Mapping[str, Any]) -> st
                 capture_output=True,
             )
             if done.returncode != 0:
-                said = truncate.shortened(done.stderr.decode(errors="replace"), 200)
-                return f"the command ended with rc {done.returncode}: {said}"
+                stderr = truncate.shortened(done.stderr.decode(errors="replace"), 200)
+                return f"the command exited with rc {done.returncode}: {stderr}"
         if notify.get("url"):
             request = urllib.request.Request(
                 str(notify["url"]), data=body, headers={"Content-Type": "application/json"}
@@ -83,26 +71,26 @@ def send(notify: Mapping[str, Any], event: str, answer: Mapping[str, Any]) -> st
 
 
 def watch(layout: Layout, run: runs.Run, notify: Mapping[str, Any]) -> list[str]:
-    """Look at the run until it ends and tell each event once as it begins; return the events told."""
-    told: list[str] = []
+    """Poll the run until it ends and send each event once, when it begins; return the events sent."""
+    sent: list[str] = []
     previous = ""
     while True:
-        answer = status.snapshot(layout, run_id=run.run_id, ask_gpus=False)
-        event = event_of(answer)
+        answer = status.snapshot(layout, run_id=run.run_id, query_gpus=False)
+        event = rules.event(answer)
         if event and event != previous and event in notify["events"]:
-            problem = send(notify, event, answer)
-            print(f"{time.strftime('%H:%M:%S')} {event}: {problem or 'told'}", flush=True)
-            told.append(event)
+            error = send(notify, event, answer)
+            print(f"{time.strftime('%H:%M:%S')} {event}: {error or 'sent'}", flush=True)
+            sent.append(event)
         previous = event
-        if answer["state"] not in (*status.LIVE, "unknown"):
-            return told
+        if answer["state"] not in (*rules.LIVE, "unknown"):
+            return sent
         time.sleep(float(notify["every_seconds"]))
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Watch one run: ROOT WORKSPACE RUN_ID."""
-    layout = Layout.of(words[0], words[1])
-    run = runs.load(layout, words[2])
+    layout = Layout.of(arguments[0], arguments[1])
+    run = runs.load(layout, arguments[2])
     deadline = time.monotonic() + 30
     while not (run.folder / "pid").exists() and time.monotonic() < deadline:
         time.sleep(0.2)

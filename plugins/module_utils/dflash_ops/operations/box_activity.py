@@ -10,7 +10,7 @@ from ..core import files, jobs, operator_lock
 from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..history import known_good
-from ..monitor import status
+from ..monitor import rules, status
 from ..run import metrics, runs
 
 EARLIER_RUNS = 5  # of the same configuration, whose metrics are read
@@ -19,7 +19,7 @@ METRICS_BYTES = 1 << 20
 SAME = ("config_file", "overrides", "hardware", "gpus")
 
 
-def look(layout: Layout, *, run_id: str = "", stall_seconds: float = status.STALL_SECONDS) -> dict[str, Any]:
+def look(layout: Layout, *, run_id: str = "", stall_seconds: float = rules.STALL_SECONDS) -> dict[str, Any]:
     """Return the status of the run, with what is at work beside it."""
     answer = status.snapshot(layout, run_id=run_id, stall_seconds=stall_seconds)
     known = best_known(layout, answer["run_id"]) if answer["run_id"] else None

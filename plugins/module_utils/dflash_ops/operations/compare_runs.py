@@ -8,7 +8,7 @@ from typing import Any
 from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..history import comparison, known_good
-from ..monitor import status
+from ..monitor import verdict
 from ..monitor.failures import problem
 from ..run import metrics, runs
 
@@ -29,7 +29,7 @@ def compare_runs(layout: Layout, run_a: str, run_b: str) -> dict[str, Any]:
     a, b = runs.load(layout, run_a), runs.need(layout, run_b)
     told = comparison.compare(layout, a, b)
     problems = slower(told, good=known_good.promoted(layout, a.run_id))
-    states = {"a": status.verdict(a, grace=0.0).state, "b": status.verdict(b, grace=0.0).state}
+    states = {"a": verdict.read(a, grace=0.0).state, "b": verdict.read(b, grace=0.0).state}
     return {"ok": not problems, "problems": problems, "states": states, **told}
 
 

@@ -11,7 +11,7 @@ from .. import drift
 from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..history import known_good
-from ..monitor import notify, status
+from ..monitor import notify, verdict
 from ..run import launch, resume, run_processes, runs, secrets_file, trainer_command
 from ..run.launch import Request
 from ..run.trainer_command import Selection, check_extra
@@ -191,7 +191,7 @@ def _kept(layout: Layout, request: Request, want: Mapping[str, Any]) -> dict[str
         )
         return {"changed": False, "launched": False, "run_id": run.run_id, "differs": differs, "message": said}
     current = runs.current(layout)
-    finished = current is not None and status.verdict(current).state == "finished"
+    finished = current is not None and verdict.read(current).state == "finished"
     if current is not None and finished and not alive and not want["repeat_finished"]:
         differs = differences(current, request)
         if not differs:

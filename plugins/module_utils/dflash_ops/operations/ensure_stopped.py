@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core import cancel_job, jobs
 from ..core.paths import Layout
-from ..monitor import status
+from ..monitor import commands, verdict
 from ..run import run_processes
 from . import stop
 
@@ -31,18 +31,18 @@ def stop_run(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> di
         return {"changed": False, "run_id": "", "state": "not running", "message": "nothing was ever launched here"}
     found = run_processes.of_run(run)
     if not found:
-        said = status.verdict(run)
+        said = verdict.read(run)
         return {
             "changed": False,
             "run_id": run.run_id,
             "state": said.state,
-            "start": status.start_command(run),
+            "start": commands.start_command(run),
             "message": f"nothing runs; {run.run_id} is {said.state}: {said.detail}",
         }
     pids = ", ".join(str(process.pid) for process in found)
     result = {
         "run_id": run.run_id,
-        "start": status.start_command(run),
+        "start": commands.start_command(run),
         "diff": {"before": f"{run.run_id} lives (pid {pids})\n", "after": f"{run.run_id} stopped\n"},
     }
     if check_mode:

@@ -13,7 +13,7 @@ from ..core.errors import OpsError
 from ..core.jobs import Progress
 from ..core.paths import Layout
 from ..core.processes import Process
-from ..monitor import status
+from ..monitor import verdict
 from ..run import launch, run_processes, runs
 
 CHECKPOINT_SECONDS = 600.0
@@ -113,7 +113,7 @@ def stop(
     if forced or run_processes.of_run(run):
         files.write_json(run.folder / "stop.json", {"asked_at": time.time(), "forced": forced})
         _escalate(run, say=say, term_seconds=0.0 if now else term_seconds)
-    said = status.verdict(run)
+    said = verdict.read(run)
     _end_session(layout, run)
     left, unasked = _prove(run, pids, set(ports))
     if not left.nothing:
@@ -153,7 +153,7 @@ def _leave_by_itself(run: runs.Run, main: Process, *, say: Say, seconds: float) 
             return True
         if time.monotonic() - shown >= SAY_SECONDS:
             shown = time.monotonic()
-            say(f"waiting for the checkpoint: {status.phase_text(run)}, {shown - started:.0f} of {seconds:g} s")
+            say(f"waiting for the checkpoint: {verdict.phase_text(run)}, {shown - started:.0f} of {seconds:g} s")
     say(f"pid {main.pid} did not leave in {seconds:g} s")
     return False
 
