@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 
 
 def write_text(path: Path, text: str, *, sync: bool = True) -> None:
-    """Write aside, flush to the disk (when `sync`), rename over `path`."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a temporary file, fsync it (with `sync`) and rename it over `path`."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with aside.open("w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-        aside.replace(path)
+        temporary.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     if sync:
         sync_folder(path.parent)
 
 
 def write_json(path: Path, value: Any, *, sync: bool = True) -> None:
-    """`value` as indented JSON, written whole."""
+    """Write `value` atomically as indented JSON."""
     write_text(path, json.dumps(value, indent=2, default=str) + "\n", sync=sync)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames inside `folder` survive a power cut."""
+    """Fsync `folder`, so that renames in it survive a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -40,6 +40,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Flush one file's bytes to the disk."""
+    """Fsync one file."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

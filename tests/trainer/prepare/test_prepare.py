@@ -119,7 +119,7 @@ BAD = {
     "turn 0 has no text": row(messages=[{"role": "user", "content": "  "}]),
     "do not alternate": row(messages=[USER, USER, ASSISTANT]),
     "no assistant turn": row(messages=[USER]),
-    "system turn stands after": row(messages=[USER, {"role": "system", "content": "s"}, ASSISTANT]),
+    "system turn follows the first turn": row(messages=[USER, {"role": "system", "content": "s"}, ASSISTANT]),
     "turn 1 is not an object": row(messages=[USER, "a"]),
     "not JSON (": b'{"messages": "\xff"}',
 }

@@ -44,7 +44,7 @@ def time_call(call: Callable[[], object], device: torch.device, *, repeats: int,
     )
 
 
-def time_unbroken(call: Callable[[], object], device: torch.device, *, repeats: int) -> float:
+def time_back_to_back(call: Callable[[], object], device: torch.device, *, repeats: int) -> float:
     """Return the milliseconds per call of `repeats` calls without synchronization, like the steps of a run."""
     wait(device)
     started = time.perf_counter()
@@ -54,7 +54,7 @@ def time_unbroken(call: Callable[[], object], device: torch.device, *, repeats: 
     return round((time.perf_counter() - started) * 1e3 / repeats, 3)
 
 
-def time_rested(call: Callable[[], object], device: torch.device, *, repeats: int, pause: float = 2.0) -> float:
+def time_after_idle(call: Callable[[], object], device: torch.device, *, repeats: int, pause: float = 2.0) -> float:
     """Return the milliseconds of a call after `pause` idle seconds, before the power limit lowers the clock."""
     totals = []
     for _ in range(repeats):
