@@ -1,4 +1,4 @@
-"""Small random targets, written as transformers publishes a model."""
+"""Small random targets saved in the published transformers format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = {
 
 
 def published(family: str, folder: Path, **changes: Any) -> Any:
-    """A random model of `family`, written as it is published, and itself."""
+    """Save a random model of `family` to `folder` with save_pretrained, and return it."""
     import transformers as tf
 
     torch.manual_seed(0)

@@ -81,7 +81,7 @@ def test_missing_key_and_missing_file_are_named(tmp_path: Path) -> None:
 
 
 def test_command_line_gives_code_2_and_one_line(tiny: TinyRun) -> None:
-    command = tiny.command("", "optimizer.lrr=1", verb="config")
+    command = tiny.command("", "optimizer.lrr=1", subcommand="config")
     done = subprocess.run(command, capture_output=True, text=True, env=process_environment(), check=False)
     assert done.returncode == ExitCode.CONFIG
     assert done.stderr == "config error: optimizer.lrr = 1: unknown key; did you mean lr?\n"
