@@ -1,4 +1,4 @@
-"""Launches a run; from then on the box is no longer left without one."""
+"""Launch a run, and drop the note that no run is training after a stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dflash_controller.box_action import ModuleAction
 
 
 class ActionModule(ModuleAction):
-    """One remote call."""
+    """Action plugin with one remote call."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the module of the same name."""

@@ -1,4 +1,4 @@
-"""Names the release from the checkout here, and lets the box name the environment of the lock."""
+"""Name the release from the controller's checkout; the module names the environment from the lockfile."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dflash_ops.core.errors import OpsError
 
 
 class ActionModule(BoxAction):
-    """One remote call."""
+    """Action plugin with one remote call."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send the lock and the release's name; the box adds the rest."""
+        """Run the module with the contents of the lockfile and the name of the release."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         lock = Path(arguments["lock_file"]).expanduser().resolve()

@@ -1,4 +1,4 @@
-"""Follows the stop of a run with live lines."""
+"""Follow the stop of a run with live lines."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from dflash_controller.job_action import JobAction
 
 
 class ActionModule(JobAction):
-    """What dflash_stop starts, told in one sentence at the end."""
+    """Action plugin that follows the stop job and summarises it in one sentence."""
 
     def finish_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Keep what is to be known when the launch that follows does not come: an interrupted or failed playbook."""
+        """Keep a note for the end of the playbook, in case the launch does not happen."""
         if result.get("start") and not result.get("failed"):
             self.keep(result, task_vars, "is being stopped" if result.get("job") else f"is {result['state']}")
         return result
 
     def keep(self, result: dict[str, Any], task_vars: dict[str, Any], how: str) -> None:
-        """Let the playbook's end say how the box is left, when a launch was to follow."""
+        """Keep the note that nothing is training, when a launch should follow the stop."""
         if boolean(self._task.args.get("for_launch", False)) and not self._task.check_mode:
             self.keep_for_the_end(task_vars, nothing_trains(result["run_id"], how, result["start"]))
 
     def finish(self, result: dict[str, Any], job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Merge the end of the stop into the result."""
+        """Merge the result of the stop job into the module's result."""
         done: dict[str, Any] = super().finish(result, job, task_vars)
         if done.get("failed"):
             self.drop_for_the_end(task_vars)
         else:
             self.keep(result, task_vars, "is stopped")
             step = done.get("checkpoint_step")
-            how = "was ended by force" if done.get("forced") else f"is {done.get('state')}"
+            how = "was killed" if done.get("forced") else f"is {done.get('state')}"
             newest = f"step {step}" if step is not None else "none"
-            said = f"run {done.get('run_id')} {how}; newest checkpoint: {newest}"
-            done["message"] = "; ".join(text for text in (said, done.get("beside")) if text)
+            message = f"run {done.get('run_id')} {how}; newest checkpoint: {newest}"
+            done["message"] = "; ".join(text for text in (message, done.get("other_jobs")) if text)
         return done
 
 
 def nothing_trains(run_id: str, how: str, start: str) -> str:
-    """Say how a box is left between a stop and the launch that it was made for."""
+    """Return the note for a playbook that ended between stop and launch."""
     return (
-        f"run {run_id} {how} and its successor was not launched, so nothing trains here: the same command goes on "
-        f"with that, and {start} starts the configuration of {run_id} again"
+        f"run {run_id} {how}, no new run was started and nothing is training. Run the same command again to continue, "
+        f"or {start} to start the configuration of {run_id} again"
     )

@@ -50,10 +50,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_module import SELECTION, run_module
-from ansible.module_utils.dflash_ops import inputs
+from ansible.module_utils.dflash_ops import inputs, resolved_config
 from ansible.module_utils.dflash_ops.core import jobs
 from ansible.module_utils.dflash_ops.core.paths import Layout
-from ansible.module_utils.dflash_ops.run import trainer_command
+from ansible.module_utils.dflash_ops.operations.ensure_run import selection_from
+from ansible.module_utils.dflash_ops.run.trainer_command import Selection
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **SELECTION,
@@ -71,15 +72,11 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         OpsError: something is missing, damaged, or changed and not accepted.
     """
     want = module.params
-    selection = trainer_command.Selection(
-        env_id=want["env_id"], release_id=want["release_id"], config=want["config"], overrides=tuple(want["overrides"])
-    )
+    selection = selection_from(want)
     if module.check_mode and not ready(layout, selection):
         return {"changed": True, "inputs": {}, "msg": "would be fingerprinted once environment and release are there"}
-    looks = [
-        inputs.look(layout, item, full=want["full"])
-        for item in inputs.wanted(trainer_command.resolved(layout, selection))
-    ]
+    resolved = resolved_config.resolve(layout, selection, store=not module.check_mode)
+    looks = [inputs.look(layout, item, full=want["full"]) for item in inputs.wanted(resolved)]
     bad = [
         one for one in looks if one.state in ("absent", "damaged") or (one.state == "changed" and not want["accept"])
     ]
@@ -108,7 +105,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     return result
 
 
-def ready(layout: Layout, selection: trainer_command.Selection) -> bool:
+def ready(layout: Layout, selection: Selection) -> bool:
     """Tell whether the trainer can be asked."""
     places: list[Path] = [
         layout.env(selection.env_id) / "env.json",

@@ -5,23 +5,23 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_promote
-short_description: A run that proved itself is the known-good one
+short_description: Record a run that passed its health check as known-good
 description:
-  - Records environment, release, cache archive, configuration, fingerprints and speed of a run as known-good. Refused
-    for a run that ended badly, stays under its expected speed, trains uncommitted code, or was rolled back.
+  - Records environment, release, cache archive, configuration, fingerprints and speed of a run as known-good. Fails
+    for a run that failed, is below its expected speed, trains uncommitted code, or was rolled back.
 extends_documentation_fragment: [dflash_box, dflash_box.run]
 options:
   operator:
-    description: Who promotes, for the record.
+    description: Person who promotes, for the record.
     type: str
     default: ""
   allow_dirty:
-    description: Also a run of a release that is no commit.
+    description: Allow a run whose release is not a commit.
     type: bool
     default: false
 attributes:
   check_mode:
-    description: Every look is taken, nothing is recorded.
+    description: All checks run, nothing is recorded.
     support: full
   diff_mode:
     description: The known-good run before and after.
@@ -35,12 +35,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 entry:
-  description: What was recorded.
+  description: The recorded entry.
   returned: success
   type: dict
   sample: {run_id: 20260131T120000Z-demo, env_id: cpu-py311-3f2a91c04b7d, release_id: 5d646f9}
-said:
-  description: One sentence for the operator.
+message:
+  description: Result in one sentence.
   returned: success
   type: str
   sample: run 20260131T120000Z-demo is known-good now
@@ -61,13 +61,13 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
-    """Promote one run."""
-    want = module.params
+    """Promote a run."""
+    params = module.params
     return promote.promote(
         layout,
-        want["run"],
-        operator=want["operator"],
-        allow_dirty=want["allow_dirty"],
+        params["run"],
+        operator=params["operator"],
+        allow_dirty=params["allow_dirty"],
         check_mode=module.check_mode,
     )
 

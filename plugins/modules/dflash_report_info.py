@@ -37,7 +37,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {**ANSWER, **RUN}
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Report on one run."""
-    answer = run_history.report(layout, runs.need(layout, module.params["run"]))
+    answer = run_history.report(layout, runs.require(layout, module.params["run"]))
     return {"answer": answer}
 
 

@@ -5,38 +5,38 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_rollback
-short_description: What a rollback goes back to
+short_description: Choose the target of a rollback
 description:
-  - Chooses the last known-good run that is not the current one, or the named one, proves that environment, release and
-    inputs of it are on the box, and returns what a launch needs. A run that is left this way is marked bad.
-  - Changes nothing: M(dflash_run) launches the target and marks what was left.
+  - Chooses the last known-good run that is not the current one, or the named run, checks that its environment, release
+    and inputs are on the box, and returns its launch options. The replaced run is marked bad.
+  - Stops and launches nothing; M(dflash_run) launches the target and marks the replaced run.
 extends_documentation_fragment: [dflash_box]
 options:
   run:
-    description: Id of the run to go back to; empty for the last known-good one.
+    description: Id of the target run; empty for the last known-good run.
     type: str
     default: ""
   secrets:
-    description: Secrets that the launch will get; none is kept here.
+    description: Secrets of the later launch; only their names are checked.
     type: dict
     default: {}
 attributes:
   check_mode:
-    description: Nothing is changed at any time.
+    description: Only the resolved configuration is kept for later tasks, and not in check mode.
     support: full
   diff_mode:
-    description: What lives before and after.
+    description: The current run and the target.
     support: full
 """
 
 EXAMPLES = r"""
-- name: Choose what to go back to
+- name: Choose the target of a rollback
   dflash_rollback:
 """
 
 RETURN = r"""
 target:
-  description: What a launch needs; empty when there is nothing to do.
+  description: Launch options of the target; empty when there is nothing to do.
   returned: success
   type: dict
   sample: {run_id: 20260131T120000Z-demo, env_id: cpu-py311-3f2a91c04b7d, release_id: 5d646f9, config: demo.toml}
@@ -45,11 +45,11 @@ bad:
   returned: success
   type: list
   sample: [20260201T090000Z-demo]
-said:
-  description: One sentence for the operator.
+message:
+  description: Result in one sentence.
   returned: success
   type: str
-  sample: going back to 20260131T120000Z-demo
+  sample: rolling back to 20260131T120000Z-demo
 """
 
 from typing import Any
@@ -67,7 +67,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Plan a rollback."""
-    return rollback.plan(layout, module.params["run"], module.params["secrets"])
+    return rollback.plan(layout, module.params["run"], module.params["secrets"], check_mode=module.check_mode)
 
 
 if __name__ == "__main__":

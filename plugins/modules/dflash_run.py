@@ -5,16 +5,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_run
-short_description: A training run lives, started from a recorded and checked state
+short_description: Launch a training run from a recorded and checked state
 description:
-  - Looks at everything a launch depends on (environment, release, inputs, GPUs, space, secrets, compile cache, living
-    runs) and refuses with every reason at once; else starts the run in its own tmux session.
-  - A run that lives is never touched. With O(if_running=keep) that is a success which says what differs from what was
-    asked; with O(if_running=refuse) it is a refusal.
+  - Checks everything that a launch depends on (environment, release, inputs, GPUs, disk space, secrets, compile cache,
+    running runs) and fails with all problems at once; otherwise starts the run in its own tmux session.
+  - A running run is never changed. With O(if_running=keep) the module succeeds and reports how the run differs from the
+    requested one; with O(if_running=refuse) it fails.
 extends_documentation_fragment: [dflash_box, dflash_box.selection]
 options:
   label:
-    description: Word behind the time in the run's id; empty for the configuration's name.
+    description: Second part of the run's id, after the time; empty for the configuration's name.
     type: str
     default: ""
   session:
@@ -22,74 +22,74 @@ options:
     type: str
     default: dflash
   operator:
-    description: Who launches, for the record.
+    description: Person who launches, for the record.
     type: str
     default: ""
   resume:
-    description: V(auto) for the newest run of the same configuration, V(never), or the id of a run.
+    description: Resume from V(auto) (the newest run of the same configuration), V(never), or the run with this id.
     type: str
     default: auto
   secrets:
-    description: Secrets of the trainer; kept in a 0600 file only.
+    description: Secrets of the trainer; kept only in a file with mode 0600.
     type: dict
     default: {}
   expected_tok_s:
-    description: Speed that the run should reach; 0 when it is not known.
+    description: Expected speed in tokens a second; 0 when unknown.
     type: float
     default: 0
   tolerance:
-    description: Part of that speed that is enough.
+    description: Fraction of the expected speed that is accepted.
     type: float
     default: 0.8
   speed_steps:
-    description: Steps over which a speed counts.
+    description: Number of steps over which the speed is measured.
     type: int
     default: 10
   script_link:
-    description: Where a link to start_training.sh is kept; empty for none.
+    description: Path of a symlink to start_training.sh; empty for none.
     type: str
     default: ""
   notify:
-    description: Hook for events of the run.
+    description: Notification hook for events of the run.
     type: dict
     default: {}
   if_running:
-    description: What a living run means.
+    description: Keep a running run and succeed, or fail.
     type: str
     choices: [keep, refuse]
     default: refuse
   repeat_finished:
-    description: Start also when the same state came to its end already.
+    description: Launch also when the current run already finished with the same configuration.
     type: bool
     default: true
   preflight_only:
-    description: Start nothing; only tell the reasons not to, as if the run that lives were stopped already.
+    description: Only run the preflight checks, as if the running run were stopped already.
     type: bool
     default: false
   wipe:
-    description: The compile cache will be made anew between the stop and the launch. Only O(preflight_only) reads this.
+    description: The compile cache will be rebuilt between stop and launch. Only O(preflight_only) reads this.
     type: bool
     default: false
   after_stop:
-    description: In check mode, a stop came before this, so the run that lives now would be gone.
+    description: In check mode, a stop precedes this task, so that the running run would be stopped.
     type: bool
     default: false
   allow_cold:
-    description: Start also when the compile cache is not warm.
+    description: Launch also with a cold compile cache.
     type: bool
     default: false
   origin:
-    description: Why it is launched, for the record.
+    description: Reason for the launch, for the record.
     type: dict
     default: {}
   mark_bad:
-    description: Runs to mark bad once this one is launched; a run named in O(origin) loses its mark.
+    description: Runs to mark bad after the launch; the run named in O(origin) is no longer marked bad.
     type: list
     elements: str
     default: []
 attributes:
   check_mode:
-    description: Every look is taken, nothing is started.
+    description: All preflight checks run, nothing is started.
     support: full
   diff_mode:
     description: The state of the run before and after.
@@ -106,30 +106,30 @@ EXAMPLES = r"""
 
 RETURN = r"""
 run_id:
-  description: The run that lives now.
+  description: Id of the running run; empty when none was launched.
   returned: success
   type: str
   sample: 20260131T120000Z-demo
 launched:
-  description: Whether this call started it.
+  description: True when this call launched the run.
   returned: success
   type: bool
   sample: true
-said:
-  description: One sentence for the operator.
+message:
+  description: Result in one sentence.
   returned: success
   type: str
   sample: launched 20260131T120000Z-demo (pid 4711)
 differs:
-  description: What of the living run is not what was asked.
+  description: Differences between the running run and the requested run.
   returned: success
   type: list
-  sample: ["release 5d646f9, asked for 9883645"]
+  sample: ["release is 5d646f9, requested 9883645"]
 problems:
-  description: Reasons not to launch.
+  description: Reasons against the launch.
   returned: failure
   type: list
-  sample: [{name: run-lives, message: run 20260131T120000Z-demo lives (pid 4711)., remedy: playbooks/stop.yml ends it}]
+  sample: [{name: disk-short, message: 3 GB free on /workspace., remedy: playbooks/prune.yml}]
 """
 
 from typing import Any
@@ -163,9 +163,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
-    """Launch, or say why nothing is to be launched."""
-    do = ensure_run.before_stop if module.params["preflight_only"] else ensure_run.ensure
-    return do(layout, module.params, check_mode=module.check_mode)
+    """Launch a run, or only run the preflight checks."""
+    operation = ensure_run.check_before_stop if module.params["preflight_only"] else ensure_run.ensure
+    return operation(layout, module.params, check_mode=module.check_mode)
 
 
 if __name__ == "__main__":

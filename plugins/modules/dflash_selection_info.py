@@ -4,10 +4,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_selection_info
-short_description: The names of the environment and the release that are asked for
+short_description: Names of the requested environment and release
 description:
-  - Names both without comparing them with their records, and says which later steps have no work left, in one call.
-    What uses them looks whether they are there and unchanged.
+  - Returns both names without comparing their files with their records, and whether inputs and compile cache are ready,
+    in one call. The modules that use environment and release check that they exist and are unchanged.
 extends_documentation_fragment: [dflash_box, dflash_box.lock, dflash_box.selection]
 options:
   version:
@@ -15,20 +15,20 @@ options:
     type: str
     default: HEAD
   allow_dirty:
-    description: Take files of trainer/ that are not committed. Only the action plugin reads this.
+    description: Allow uncommitted files of trainer/. Only the action plugin reads this.
     type: bool
     default: false
 attributes:
   check_mode:
-    description: Nothing is ever changed.
+    description: Only the resolved configuration is kept for later tasks, and not in check mode.
     support: full
   diff_mode:
-    description: There is nothing to compare.
+    description: The module makes no change to compare.
     support: none
 """
 
 EXAMPLES = r"""
-- name: Name environment and release
+- name: Resolve environment and release
   dflash_selection_info:
     profile: cpu
     lock_file: trainer/locks/cpu.lock
@@ -38,7 +38,7 @@ RETURN = r"""
 ansible_facts:
   description: >-
     C(dflash_env) with env_id, folder and python, C(dflash_release) with release_id and folder, and C(dflash_ready)
-    that says whether the inputs are the recorded ones and the compile cache is warm.
+    with two booleans, for inputs that match their records and for a warm compile cache.
   returned: always
   type: dict
   sample: {dflash_env: {env_id: cpu-py311-3f2a91c04b7d}, dflash_ready: {inputs: true, cache: true}}
@@ -51,7 +51,7 @@ from ansible.module_utils.dflash_module import SELECTION, run_module
 from ansible.module_utils.dflash_ops.core.paths import Layout
 from ansible.module_utils.dflash_ops.environment import inspection
 from ansible.module_utils.dflash_ops.operations import readiness
-from ansible.module_utils.dflash_ops.operations.ensure_run import selection_of
+from ansible.module_utils.dflash_ops.operations.ensure_run import selection_from
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "profile": {"type": "str", "choices": list(inspection.PROFILES), "required": True},
@@ -64,7 +64,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     **SELECTION,
 }
 
-# What only a build reads.
+# Options of an environment build, which this module does not need.
 NO_BUILD: dict[str, Any] = {
     "uv_lock": "",
     "index_urls": {},
@@ -80,17 +80,18 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """Return the facts.
 
     Raises:
-        OpsError: the lock is not complete, or the box has no python for it.
+        OpsError: the lockfile is incomplete, or the box has no Python for it.
     """
-    want = module.params
-    spec = inspection.Spec.of({**NO_BUILD, **want}, layout)
+    params = module.params
+    spec = inspection.Spec.of({**NO_BUILD, **params}, layout)
     env_id = inspection.name_of(spec, inspection.find_python(spec))
-    env, release = layout.env(env_id), layout.release(want["release_id"])
+    env, release = layout.env(env_id), layout.release(params["release_id"])
+    selection = selection_from({**params, "env_id": env_id})
     return {
         "ansible_facts": {
             "dflash_env": {"env_id": env_id, "folder": str(env), "python": str(env / "bin/python")},
-            "dflash_release": {"release_id": want["release_id"], "folder": str(release)},
-            "dflash_ready": readiness.of(layout, selection_of({**want, "env_id": env_id})),
+            "dflash_release": {"release_id": params["release_id"], "folder": str(release)},
+            "dflash_ready": readiness.check(layout, selection, store=not module.check_mode),
         }
     }
 

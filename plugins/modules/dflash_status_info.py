@@ -97,7 +97,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     params = module.params
     if params["wait"]:
         health_check.wait_for_news(layout, params["run"], last_key=params["news_key"], seconds=params["wait"])
-    answer = box_activity.look(layout, run_id=params["run"], stall_seconds=params["stall_seconds"])
+    answer = box_activity.snapshot(layout, run_id=params["run"], stall_seconds=params["stall_seconds"])
     if not params["watch"]:
         return {"answer": answer}
     return {"answer": answer, **health_check.judge(layout, answer, params)}

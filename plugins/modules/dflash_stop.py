@@ -5,19 +5,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_stop
-short_description: No run lives, after a checkpoint where there was time for one
+short_description: Stop the running run after a checkpoint
 description:
-  - Asks the trainer to write a checkpoint and leave, waits, escalates to every process that carries the run's mark, and
-    proves that no process, GPU memory or port is left. Only the run's own processes and session are touched.
-  - A job on the box does it, so a dropped connection leaves nothing half stopped.
+  - Sends SIGTERM to the trainer, waits for its checkpoint, escalates to every process of the run, and verifies that no
+    process, GPU memory or port is left. Only processes and the session of the run are affected.
+  - The stop is a job on the box, so that a dropped connection does not leave a run half stopped.
 extends_documentation_fragment: [dflash_box]
 options:
   run:
-    description: Id of the run; empty for the one that lives.
+    description: Id of the run; empty for the running run.
     type: str
     default: ""
   timeout:
-    description: How long the trainer may take to write its checkpoint.
+    description: Time limit for the trainer's checkpoint, in seconds.
     type: float
     default: 600
   immediately:
@@ -25,16 +25,16 @@ options:
     type: bool
     default: false
   job:
-    description: End this job (a build, a prewarm) instead of a run; V(all) ends every one. Empty ends none.
+    description: Cancel this job (a build, a prewarm) instead of stopping a run; V(all) cancels every job.
     type: str
     default: ""
   for_launch:
-    description: A launch follows in the same playbook; when none comes, that is told. Only the plugin reads this.
+    description: Report when no launch follows in the same playbook. Only the action plugin reads this.
     type: bool
     default: false
 attributes:
   check_mode:
-    description: Says what would be stopped.
+    description: Reports what would be stopped.
     support: full
   diff_mode:
     description: The run before and after.
@@ -45,29 +45,29 @@ EXAMPLES = r"""
 - name: Stop training
   dflash_stop:
 
-- name: End a prewarm that nobody wants any more
+- name: Cancel all jobs, such as a prewarm
   dflash_stop:
     job: all
 """
 
 RETURN = r"""
-said:
-  description: One sentence for the operator.
+message:
+  description: Result in one sentence.
   returned: success
   type: str
   sample: run 20260131T120000Z-demo stopped, checkpoint of step 120
 run_id:
-  description: The run.
-  returned: when there is one
+  description: Id of the run; empty when none was ever launched.
+  returned: without a job
   type: str
   sample: 20260131T120000Z-demo
 start:
-  description: What a person types to start it again.
-  returned: when there is one
+  description: Command that starts the run's configuration again.
+  returned: when a run exists
   type: str
   sample: .venv/bin/ansible-playbook relaunch.yml
 jobs:
-  description: The jobs that were ended.
+  description: The cancelled jobs.
   returned: with a job
   type: list
   sample: [env-cpu-py311-6271fe4e0890]
@@ -90,7 +90,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
-    """Start the stop, end a job, or say that nothing lives."""
+    """Start the stop of a run, cancel a job, or report that no run is running."""
     return ensure_stopped.ensure(layout, module.params, check_mode=module.check_mode)
 
 

@@ -70,3 +70,20 @@ def test_role_variables_exist(document: Path) -> None:
 def test_relative_links_resolve(document: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", document.read_text())
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+@by_document
+def test_named_files_exist(document: Path) -> None:
+    bases = [REPO / base for base in ("", "plugins/module_utils/dflash_ops", "plugins/plugin_utils")]
+    bases += [REPO / "trainer/dflash_trainer", REPO / "trainer", document.parent, *REPO.glob("roles/*")]
+    named = set(re.findall(r"`([\w.-]+/[\w./-]+\.(?:py|yml|toml|in|lock|md))`", document.read_text()))
+    assert sorted(name for name in named if not any((base / name).exists() for base in bases)) == []
+
+
+def test_functions_named_in_the_architecture_exist() -> None:
+    table = (REPO / "docs/architecture.md").read_text()
+    bases = ("plugins/module_utils/dflash_ops", "plugins/plugin_utils", "trainer/dflash_trainer")
+    for path, functions in re.findall(r"`([\w/]+\.py)` \(((?:`\w+`(?:, )?)+)\)", table):
+        file = next(REPO / base / path for base in bases if (REPO / base / path).exists())
+        missing = [name for name in re.findall(r"\w+", functions) if f"def {name}(" not in file.read_text()]
+        assert missing == [], path

@@ -1,4 +1,4 @@
-"""A box of one's own for a test: environment, release and runs below a temporary root."""
+"""A box for a test: environment, release and runs below a temporary root."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dflash_ops import release
+from dflash_ops import release, resolved_config
 from dflash_ops.core import processes, tree_manifest
 from dflash_ops.core.paths import Layout
 from dflash_ops.environment import build_record, interpreters
 from dflash_ops.monitor import status
-from dflash_ops.run import launch, metrics, run_processes, runs, trainer_command
+from dflash_ops.run import launch, metrics, run_processes, runs
 from dflash_ops.run.launch import Request
 from dflash_ops.run.trainer_command import Selection
 
@@ -25,7 +25,7 @@ STAND_IN = Path(__file__).parent / "stand_in" / "trainer.py"
 
 
 class Box:
-    """One root with a venv (no packages) as environment `e1` and the stand-in program as release `r1`."""
+    """A root with an empty venv as environment `e1` and the stand-in trainer as release `r1`."""
 
     def __init__(self, root: Path) -> None:
         self.layout = Layout.of(root)
@@ -55,6 +55,11 @@ class Box:
         shutil.copy(STAND_IN, package / "__main__.py")
         (folder / "trainer" / "configs").mkdir()
         (folder / "trainer" / "configs" / "demo.toml").write_text("")
+        self.record_release(release_id)
+
+    def record_release(self, release_id: str) -> None:
+        """Write release.json for the files of a release."""
+        folder = self.layout.release(release_id)
         listed = release.file_hashes(folder / "trainer")
         record = {"release_id": release_id, "tree_hash": "t", "files": listed}
         (folder / "release.json").write_text(json.dumps(record))
@@ -63,9 +68,9 @@ class Box:
         return Selection(env_id="e1", release_id="r1", config="demo.toml", overrides=overrides)
 
     def launch(self, *overrides: str, **more: Any) -> runs.Run:
-        """Start the stand-in; each override is `section.key=value`."""
+        """Start the stand-in trainer; each override is `section.key=value`."""
         selection = self.select(*overrides)
-        resolved = trainer_command.resolved(self.layout, selection)
+        resolved = resolved_config.resolve(self.layout, selection)
         request = Request(**{"selection": selection, "label": "demo", **more})
         return launch.start(self.layout, request, {"config": resolved["config"], "needs": resolved["needs"]})
 
@@ -73,18 +78,18 @@ class Box:
         return str(status.snapshot(self.layout, run_id=run.run_id if run else "")["state"])
 
     def end(self) -> None:
-        """End what this box started, and its tmux server, by their pids."""
-        for found in run_processes.all_living(self.layout).values():
+        """End the processes of this box and its tmux server."""
+        for found in run_processes.running_processes(self.layout).values():
             processes.send(found, signal.SIGKILL)
-        host = launch.server(self.layout)
+        host = launch.tmux_server(self.layout)
         host._call("kill-server")
 
 
 def until(true: Callable[[], object], *, seconds: float = 20.0, what: str = "") -> None:
-    """Wait for something that has to come."""
+    """Wait until `true()` holds."""
     deadline = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < deadline, f"did not come in {seconds} s: {what or true}"
+        assert time.monotonic() < deadline, f"not reached in {seconds} s: {what or true}"
         time.sleep(0.05)
 
 
@@ -93,7 +98,7 @@ def python() -> str:
 
 
 def going(box: Box, *overrides: str) -> runs.Run:
-    """A run that has trained two steps."""
+    """Return a running run that has trained two steps."""
     run = box.launch(*overrides)
     until(lambda: len(metrics.read_metrics(run.metrics)) > 1)
     return run

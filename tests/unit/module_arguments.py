@@ -1,4 +1,4 @@
-"""Module arguments as the roles pass them."""
+"""Module arguments as passed by the roles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def want(*overrides: str, **more: Any) -> dict[str, Any]:
-    """What dflash_run gets from its role."""
+    """Return the arguments of dflash_run."""
     return {
         "env_id": "e1",
         "release_id": "r1",
@@ -35,7 +35,7 @@ def want(*overrides: str, **more: Any) -> dict[str, Any]:
 
 
 def cache_want(*overrides: str, **more: Any) -> dict[str, Any]:
-    """What dflash_compile_cache gets from its role."""
+    """Return the arguments of dflash_compile_cache."""
     return {
         **want(*overrides),
         "start": True,

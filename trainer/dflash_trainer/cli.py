@@ -63,7 +63,7 @@ def silence_progress_bars() -> None:
 
 def _parse(command: Any, argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m dflash_trainer {argv[0]}", description=command.HELP)
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="TOML file")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="TOML file, or config.json of a run")
     parser.add_argument(
         "--set", action="append", default=[], metavar="section.key=value", help="change one value (repeatable)"
     )

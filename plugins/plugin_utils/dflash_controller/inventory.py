@@ -78,7 +78,7 @@ def meaning_problems(name: str, value: Any) -> list[str]:
         least, most, text = NUMBERS[name]
         return [] if least <= value <= most else [f"{name}={value!r}: {text}"]  # a NaN is refused too
     if name == "training_run_environment":
-        return raised_as_is(trainer_command.check_extra, value)
+        return raised_as_is(trainer_command.check_environment, value)
     if name == "training_run_notify":
         return raised_as_is(notify.check, value)
     if name in CONTROLLER_PATHS and value:

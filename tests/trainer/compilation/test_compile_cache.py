@@ -18,6 +18,7 @@ from tiny_runs import CONFIG, REPO, write_dataset
 
 sys.path.append(str(REPO / "plugins" / "module_utils"))
 
+from dflash_ops import resolved_config
 from dflash_ops.compile_cache import cache, cache_archive, contents, prewarm
 from dflash_ops.compile_cache.prewarm import Archive
 from dflash_ops.core import processes
@@ -50,11 +51,11 @@ class Box:
         (release / "trainer" / "configs").mkdir(parents=True)
         (release / "trainer" / "dflash_trainer").symlink_to(REPO / "trainer" / "dflash_trainer")
         (release / "trainer" / "configs" / "tiny.toml").write_text(TINY)
-        (release / "release.json").write_text("{}")
+        (release / "release.json").write_text('{"tree_hash": "t", "files": {}}')
         write_dataset(release / "trainer" / "configs" / "train", samples=24, seed=1)
         write_dataset(release / "trainer" / "configs" / "eval", samples=6, seed=2)
         self.selection = Selection("e1", "r1", "tiny.toml", extra=(("OMP_NUM_THREADS", "1"),))
-        self.resolved = trainer_command.resolved(self.layout, self.selection)
+        self.resolved = resolved_config.resolve(self.layout, self.selection)
         self.place = cache.place(self.layout, self.selection, self.resolved, Survey(state="none"))
         self.folder = self.layout.cache(self.place.cache_id)
         job = root / "job"
@@ -86,7 +87,7 @@ def box(made: Box) -> Iterator[Box]:
     kept = made.folder.with_name("kept")
     shutil.copytree(made.folder, kept)
     yield made
-    for found in run_processes.all_living(made.layout).values():
+    for found in run_processes.running_processes(made.layout).values():
         processes.send(found, signal.SIGKILL)
     shutil.rmtree(made.folder, ignore_errors=True)
     kept.rename(made.folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import tomllib
-from dflash_trainer.config.load import load_config
+from dflash_trainer.config.load import load_config, resolved_paths
 from dflash_trainer.config.requirements import check_against_target, needs_of, parameters_of
 from dflash_trainer.config.target_shape import RANDOM_SHAPES, locate, read_shape
 from dflash_trainer.errors import ConfigError, ExitCode, InputError
@@ -146,6 +146,40 @@ def test_config_json_loads_no_torch_and_answers_at_once(tiny: TinyRun) -> None:
     needs = answer["needs"]
     assert (needs["target_workers"], needs["drafter_workers"], needs["gpus"]) == (2, 1, 2)
     assert needs["devices"] == ["cuda:0", "cuda:1", "cpu"]
+    assert answer["paths"] == {str(tiny.folder / name): str(tiny.folder / name) for name in ("train", "eval")}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_resolved_configuration_loads_to_the_same_values_and_needs(path: Path, tmp_path: Path) -> None:
+    config = load_config(path, ["optimizer.lr=1e-4", "target.path=random:qwen3.6-27b"])
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config.to_dict()))
+    assert load_config(file) == config
+    assert needs_of(load_config(file)) == needs_of(config)
+
+
+def test_resolved_configuration_is_checked_as_strictly_as_toml(tiny: TinyRun, tmp_path: Path) -> None:
+    values = tiny.config().to_dict()
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**values, "optimizer": {**values["optimizer"], "lrr": 1}}))
+    with pytest.raises(ConfigError, match=r"optimizer\.lrr = 1: unknown key; did you mean lr\?"):
+        load_config(file)
+    file.write_text(json.dumps({**values, "optimizer": {**values["optimizer"], "lr": float("nan")}}))
+    with pytest.raises(ConfigError, match=r"optimizer\.lr = nan: not a finite number"):
+        load_config(file)
+    for text, reason in (("{", "not JSON"), ("[]", "not a JSON object")):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=reason):
+            load_config(file)
+    with pytest.raises(ConfigError, match="No such file"):
+        load_config(tmp_path / "absent.json")
+
+
+def test_resolved_paths_name_the_symlink_and_its_target(tiny: TinyRun, tmp_path: Path) -> None:
+    link = tmp_path / "newest"
+    link.symlink_to(tiny.folder / "train")
+    paths = resolved_paths(tiny.config_file, [f"data.path={link}", "data.eval_path=''"])
+    assert paths == {str(link): str(tiny.folder / "train")}
 
 
 def test_paths_are_taken_from_the_configuration_file(tiny: TinyRun) -> None:

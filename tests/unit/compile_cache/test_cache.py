@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, until
+from dflash_ops import resolved_config
 from dflash_ops.compile_cache import cache, cache_archive, prewarm, prewarm_job
 from dflash_ops.compile_cache.cache import Place
 from dflash_ops.compile_cache.prewarm import Archive
@@ -36,7 +37,7 @@ def progress(tmp_path: Path) -> Progress:
 
 
 def place(box: Box, selection: Selection) -> Place:
-    return cache.place(box.layout, selection, trainer_command.resolved(box.layout, selection), Survey(state="none"))
+    return cache.place(box.layout, selection, resolved_config.resolve(box.layout, selection), Survey(state="none"))
 
 
 def make(box: Box, progress: Progress, *overrides: str, wipe: bool = False) -> dict[str, object]:
@@ -507,5 +508,5 @@ def test_prune_keeps_a_cache_that_somebody_makes_and_one_that_waits_for_a_wipe(b
     ],
 )
 def test_nobody_moves_the_cache_out_of_the_root_or_switches_it_off(name: str) -> None:
-    with pytest.raises(OpsError, match=f"training_run_environment holds {name}, which the box sets itself"):
-        trainer_command.check_extra({name: "/tmp/elsewhere"})
+    with pytest.raises(OpsError, match=f"training_run_environment has {name}, which is reserved"):
+        trainer_command.check_environment({name: "/tmp/elsewhere"})

@@ -111,8 +111,8 @@ def test_an_interrupted_build_goes_on_is_attached_to_and_can_be_ended(
 
     idle = Terminal(*stop, cwd=repo)
     assert idle.finish() == 0, idle.said
-    assert f"nothing was ever launched here; {job} (build environment" in idle.words
-    assert f"goes on; -e job={job} ends that" in idle.words
+    assert f"no run was ever launched on this box; {job} (build environment" in idle.words
+    assert f"keeps running; -e job={job} cancels it" in idle.words
     follower = Terminal(*build, cwd=repo)
     follower.read_until(f"attached to {job}")
     ended = Terminal(*stop, "-e", f"job={job}", cwd=repo)

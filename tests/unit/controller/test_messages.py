@@ -27,7 +27,7 @@ def typed(repo: Path, root: Path, *words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (["playbooks/stop.yml"], ["  localhost | nothing was ever launched here"]),
+        (["playbooks/stop.yml"], ["  localhost | no run was ever launched on this box"]),
         (["playbooks/prune.yml"], ["localhost:", "would remove 0 paths, 0 B"]),
     ],
 )
@@ -42,7 +42,7 @@ def test_what_a_playbook_says_is_a_line_or_a_panel(
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
-        (["playbooks/promote.yml"], ["no run is current on this box.", "Remedy: deploy.yml starts one; "]),
+        (["playbooks/promote.yml"], ["no run is current on this box.", "Remedy: deploy.yml starts a run; "]),
         (
             ["deploy.yml", "-e", "dflash_profile=foo", "-e", "python_env_hela=true"],
             ["Nothing was changed.", "(1) dflash_profile='foo': is unknown; ", "(2) python_env_hela: "],

@@ -50,9 +50,9 @@ def test_problems_of_inputs_are_counted_to_the_last() -> None:
 
 def test_a_label_that_could_not_be_kept_says_what_it_became() -> None:
     assert runs.label_note("lr3e-4") == ""
-    assert runs.label_note("lr 3e-4!") == "the label 'lr 3e-4!' is written lr-3e-4"
+    assert runs.label_note("lr 3e-4!") == "the label 'lr 3e-4!' was changed to lr-3e-4"
     long = "x" * 50
-    assert runs.label_note(long) == f"the label {long!r} is written {'x' * 40}, at most 40 characters"
+    assert runs.label_note(long) == f"the label {long!r} was changed to {'x' * 40}, at most 40 characters"
 
 
 def test_no_list_is_cut_in_silence(repo: Path) -> None:

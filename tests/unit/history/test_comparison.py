@@ -113,9 +113,9 @@ def test_release_folder_in_a_path_is_ignored(box: Layout) -> None:
 @pytest.mark.parametrize(
     ("known", "text"),
     [
-        ([], "nothing ran on this box yet.*deploy.yml starts the first"),
-        (["r1"], r"r1 is the only run here.*Remedy: after the next .* with -e run_a=r1$"),
-        (["r1", "r2"], r"none to compare with was named.*-e run_a=r1 takes the run before \([^)]*\)$"),
+        ([], "no run exists on this box yet.*deploy.yml starts the first run"),
+        (["r1"], r"r1 is the only run on this box.*Remedy: after the next .* with -e run_a=r1$"),
+        (["r1", "r2"], r"run_a was not given.*-e run_a=r1 compares with the previous run \([^)]*\)$"),
     ],
 )
 def test_without_two_runs_the_error_names_the_next_command(box: Layout, known: list[str], text: str) -> None:
@@ -138,7 +138,7 @@ def ended(layout: Layout, run_id: str, *, rc: int, signal: int | None, tok_s: fl
 
 def test_promotion_is_only_suggested_for_a_run_that_qualifies(box: Layout) -> None:
     ended(box, "r1", rc=0, signal=None, tok_s=100)
-    with pytest.raises(OpsError, match=r"Remedy: playbooks/promote\.yml keeps it as known-good; after the next"):
+    with pytest.raises(OpsError, match=r"Remedy: playbooks/promote\.yml records it as known-good; after the next"):
         compare_runs.compare_runs(box, "", "")
     ended(box, "r2", rc=137, signal=9, tok_s=100)
     with pytest.raises(OpsError) as error:

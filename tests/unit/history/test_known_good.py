@@ -81,7 +81,7 @@ def test_second_rollback_selects_the_entry_before_or_nothing(box: Box) -> None:
     second = known_good.plan_rollback(box.layout)
     assert second["entry"] is None
     assert "already running" in second["reason"]
-    stop.stop(box.layout, again, say=lambda _line: None)
+    stop.stop(box.layout, again, report=lambda _line: None)
     assert known_good.plan_rollback(box.layout)["entry"]["run_id"] == oldest.run_id
 
 

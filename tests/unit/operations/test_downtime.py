@@ -1,4 +1,4 @@
-"""Nothing trains between a stop and the launch that it was made for: told before the stop, and when none comes."""
+"""Downtime between stop and launch: the estimate before the stop, and the note when the launch does not happen."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from boxes import Box, going
+from dflash_ops import resolved_config
 from dflash_ops.compile_cache import cache
 from dflash_ops.compile_cache.cache import Look, Place
 from dflash_ops.core import gpus
 from dflash_ops.history import known_good
 from dflash_ops.monitor import status
 from dflash_ops.operations import downtime, ensure_run, rollback
-from dflash_ops.run import trainer_command
 from module_arguments import want
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
@@ -33,7 +33,7 @@ PLAY = """
 
 
 def ended(box: Box, job: str, *, seconds: float, at: float, changed: bool = True) -> None:
-    """Write how a prewarm ended."""
+    """Write exit.json of a prewarm."""
     folder = box.layout.job(job)
     folder.mkdir(parents=True)
     end = {"ok": True, "seconds": seconds, "finished_at": at, "result": {"changed": changed}}
@@ -41,47 +41,47 @@ def ended(box: Box, job: str, *, seconds: float, at: float, changed: bool = True
 
 
 def place(box: Box) -> Place:
-    return cache.place(box.layout, box.selection, trainer_command.resolved(box.layout, box.selection), gpus.survey())
+    return cache.place(box.layout, box.selection, resolved_config.resolve(box.layout, box.selection), gpus.survey())
 
 
-def test_a_run_that_will_be_down_for_a_prewarm_is_told_before_it_is_stopped(box: Box) -> None:
+def test_prewarm_downtime_is_reported_before_the_stop(box: Box) -> None:
     run = going(box)
-    said = ensure_run.before_stop(box.layout, want(), check_mode=False)["message"]
-    assert f"\nrun {run.run_id} is down from the stop to the launch: the compile cache is cold" in said
-    assert said.endswith("none was made on this box yet, so how long is not known")
+    message = ensure_run.check_before_stop(box.layout, want(), check_mode=False)["message"]
+    assert f"\nrun {run.run_id} will be down from the stop until the launch: the compile cache is cold" in message
+    assert message.endswith("no prewarm has run on this box yet, so the duration is unknown")
     assert box.state() == "running"
 
 
-def test_how_long_the_last_prewarm_lasted_is_that_of_the_nearest_kind(box: Box) -> None:
+def test_duration_comes_from_the_most_similar_prewarm(box: Box) -> None:
     where = place(box)
     ended(box, "prewarm-0123456789ab-000000000000", seconds=500, at=3)
-    assert downtime.last_time(box.layout, where).endswith("of another cache, lasted 8 m 20 s")
+    assert downtime.last_prewarm(box.layout, where).endswith("of another cache, took 8 m 20 s")
     ended(box, f"prewarm-{where.cache_id}-000000000000", seconds=200, at=2)
-    assert downtime.last_time(box.layout, where) == "the last one of this cache lasted 3 m 20 s"
+    assert downtime.last_prewarm(box.layout, where) == "the last prewarm of this cache took 3 m 20 s"
     ended(box, f"{where.job_id()}.previous", seconds=90, at=1)
     ended(box, where.job_id(), seconds=1, at=4, changed=False)  # found it warm
-    assert downtime.last_time(box.layout, where) == "the last one of these shapes lasted 1 m 30 s"
+    assert downtime.last_prewarm(box.layout, where) == "the last prewarm of these shapes took 1 m 30 s"
 
 
-def test_nothing_is_told_when_no_run_lives_or_nothing_has_to_be_compiled(box: Box) -> None:
+def test_no_downtime_without_a_running_run_or_with_a_warm_cache(box: Box) -> None:
     where, cold, warm = place(box), Look("cold", "empty"), Look("warm", "proved")
-    assert downtime.told(box.layout, where, cold) == ""
+    assert downtime.message(box.layout, where, cold) == ""
     going(box)
-    assert downtime.told(box.layout, where, warm) == ""
-    assert "made anew (compile_cache_wipe)" in downtime.told(box.layout, where, warm, wipe=True)
+    assert downtime.message(box.layout, where, warm) == ""
+    assert "will be rebuilt (compile_cache_wipe)" in downtime.message(box.layout, where, warm, wipe=True)
 
 
-def test_a_rollback_tells_it_too(box: Box) -> None:
+def test_rollback_reports_the_downtime(box: Box) -> None:
     run = going(box)
-    told = status.snapshot(box.layout, run_id=run.run_id)
-    assert told["state"] == "running"
+    report = status.snapshot(box.layout, run_id=run.run_id)
+    assert report["state"] == "running"
     known_good.promote(box.layout, {"run_id": run.run_id, **{key: run.record.get(key) for key in known_good.KEPT_KEYS}})
-    said = rollback.plan(box.layout, run.run_id, {})["message"]
-    assert f"run {run.run_id} is down from the stop to the launch" in said
+    message = rollback.plan(box.layout, run.run_id, {})["message"]
+    assert f"run {run.run_id} will be down from the stop until the launch" in message
 
 
 @pytest.mark.parametrize("for_launch", [True, False])
-def test_a_playbook_that_ends_between_stop_and_launch_says_that_nothing_trains(
+def test_playbook_that_ends_between_stop_and_launch_reports_that_nothing_is_training(
     box: Box, repo: Path, tmp_path: Path, for_launch: bool
 ) -> None:
     run = going(box)
@@ -98,8 +98,8 @@ def test_a_playbook_that_ends_between_stop_and_launch_says_that_nothing_trains(
         env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
     )
     assert done.returncode == 2, done.stdout + done.stderr
-    words = (
-        f"localhost | run {run.run_id} is stopped and its successor was not launched, so nothing trains here: the same "
-        f"command goes on with that, and .venv/bin/ansible-playbook -e dflash_root={box.layout.root} "
+    note = (
+        f"localhost | run {run.run_id} is stopped, no new run was started and nothing is training. Run the same "
+        f"command again to continue, or .venv/bin/ansible-playbook -e dflash_root={box.layout.root} "
     )
-    assert (words in done.stderr) is for_launch, done.stdout + done.stderr
+    assert (note in done.stderr) is for_launch, done.stdout + done.stderr

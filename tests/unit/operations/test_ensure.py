@@ -1,4 +1,4 @@
-"""From module arguments to what happens: launch, stop and prewarm, with and without a living run, checked and real."""
+"""Launch, stop, prewarm and rollback from module arguments, in check mode and for real."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def ensure(box: Box, *overrides: str, check_mode: bool = False, **more: Any) -> 
     return ensure_run.ensure(box.layout, want(*overrides, **more), check_mode=check_mode)
 
 
-def test_launch_is_a_change_and_its_record_is_whole(box: Box) -> None:
-    told = ensure(box)
-    assert told["changed"] is told["launched"] is True
-    record = runs.load(box.layout, told["run_id"]).record
+def test_launch_is_a_change_and_its_record_is_complete(box: Box) -> None:
+    result = ensure(box)
+    assert result["changed"] is result["launched"] is True
+    record = runs.load(box.layout, result["run_id"]).record
     for key in (
         "label",
         "operator",
@@ -50,23 +50,23 @@ def test_launch_is_a_change_and_its_record_is_whole(box: Box) -> None:
         assert key in record, key
 
 
-def test_living_run_is_kept_and_what_differs_is_said(box: Box) -> None:
+def test_running_run_is_kept_and_differences_are_reported(box: Box) -> None:
     first = ensure(box)
     kept = ensure(box, if_running="keep")
     assert (kept["changed"], kept["run_id"], kept["differs"]) == (False, first["run_id"], [])
     other = ensure(box, "optimizer.lr=2", if_running="keep")
     assert other["changed"] is False
-    assert other["differs"] == ["overrides is [], asked for ['optimizer.lr=2']"]
+    assert other["differs"] == ["overrides is [], requested ['optimizer.lr=2']"]
     assert "relaunch.yml replaces it" in other["message"]
 
 
-def test_living_run_is_a_reason_to_refuse(box: Box) -> None:
+def test_running_run_blocks_a_launch(box: Box) -> None:
     first = ensure(box)
-    with pytest.raises(OpsError, match=f"run-lives: run {first['run_id']} lives"):
+    with pytest.raises(OpsError, match=f"already-running: run {first['run_id']} is running"):
         ensure(box)
 
 
-def test_state_that_came_to_its_end_is_not_started_again_by_itself(box: Box) -> None:
+def test_finished_configuration_is_not_launched_again_by_default(box: Box) -> None:
     first = ensure(box, "optimizer.max_steps=2", "test.pause=0")
     run = runs.load(box.layout, first["run_id"])
     until(lambda: (run.folder / "exit.json").exists())
@@ -75,15 +75,15 @@ def test_state_that_came_to_its_end_is_not_started_again_by_itself(box: Box) -> 
     assert ensure(box, "optimizer.max_steps=3", if_running="keep", repeat_finished=False)["launched"]
 
 
-def test_check_mode_on_an_empty_box_and_on_a_built_one_starts_nothing(box: Box) -> None:
+def test_check_mode_launches_nothing(box: Box) -> None:
     assert ensure(box, check_mode=True, env_id="e9")["message"].startswith("would launch demo once")
-    told = ensure(box, check_mode=True)
-    assert (told["changed"], told["launched"]) == (True, False)
+    result = ensure(box, check_mode=True)
+    assert (result["changed"], result["launched"]) == (True, False)
     assert runs.run_ids(box.layout) == []
-    assert run_processes.all_living(box.layout) == {}
+    assert run_processes.running_processes(box.layout) == {}
 
 
-def test_case_p1_drift_is_named_and_launch_refused(box: Box) -> None:
+def test_drift_is_reported_and_blocks_the_launch(box: Box) -> None:
     (next((box.layout.env("e1") / "lib").glob("python3.*")) / "site-packages" / "evil.pth").write_text("import os\n")
     (box.layout.release("r1") / "trainer/dflash_trainer/__init__.py").write_text("patched = True\n")
     with pytest.raises(OpsError) as refused:
@@ -96,35 +96,35 @@ def test_case_p1_drift_is_named_and_launch_refused(box: Box) -> None:
     assert runs.run_ids(box.layout) == []
 
 
-def test_what_speaks_against_a_launch_is_told_before_a_run_is_stopped_for_it(box: Box) -> None:
-    living_run = runs.load(box.layout, ensure(box)["run_id"])
-    asked = want("optimizer.lr=2", allow_cold=False)
-    told = ensure_run.before_stop(box.layout, asked, check_mode=False)
-    assert told["changed"] is False
-    assert told["message"].startswith("every look is fine: it can be launched")
+def test_preflight_checks_run_before_the_stop(box: Box) -> None:
+    running = runs.load(box.layout, ensure(box)["run_id"])
+    params = want("optimizer.lr=2", allow_cold=False)
+    result = ensure_run.check_before_stop(box.layout, params, check_mode=False)
+    assert result["changed"] is False
+    assert result["message"].startswith("All preflight checks passed.")
     (next((box.layout.env("e1") / "lib").glob("python3.*")) / "site-packages" / "evil.pth").write_text("import os\n")
     link = box.layout.root / "a file"
     link.write_text("mine")
     with pytest.raises(OpsError, match="training_run_script_link"):
-        ensure_run.before_stop(box.layout, {**asked, "script_link": str(link)}, check_mode=False)
+        ensure_run.check_before_stop(box.layout, {**params, "script_link": str(link)}, check_mode=False)
     with pytest.raises(OpsError, match=r"Nothing was stopped or launched\.\nenvironment-drift: .*evil\.pth") as refused:
-        ensure_run.before_stop(box.layout, asked, check_mode=False)
-    assert "run-lives" not in refused.value.message
-    assert run_processes.main_process(living_run) is not None
-    assert runs.run_ids(box.layout) == [living_run.run_id]
+        ensure_run.check_before_stop(box.layout, params, check_mode=False)
+    assert "already-running" not in refused.value.message
+    assert run_processes.main_process(running) is not None
+    assert runs.run_ids(box.layout) == [running.run_id]
 
 
-def test_check_mode_after_a_stop_that_would_come_speaks_of_the_launch_that_would_follow(box: Box) -> None:
-    living_run = runs.load(box.layout, ensure(box)["run_id"])
+def test_check_mode_after_a_stop_reports_the_launch(box: Box) -> None:
+    running = runs.load(box.layout, ensure(box)["run_id"])
     assert ensure(box, check_mode=True, after_stop=True)["message"].startswith("would launch demo: ")
-    with pytest.raises(OpsError, match="run-lives"):
+    with pytest.raises(OpsError, match="already-running"):
         ensure(box, check_mode=True)
-    with pytest.raises(OpsError, match="run-lives"):
+    with pytest.raises(OpsError, match="already-running"):
         ensure(box, stopped=True)
-    assert run_processes.main_process(living_run) is not None
+    assert run_processes.main_process(running) is not None
 
 
-def test_a_rollback_never_goes_on_from_the_run_that_it_marks_bad_or_from_what_came_of_it(box: Box) -> None:
+def test_rollback_never_resumes_from_a_bad_run_or_its_descendants(box: Box) -> None:
     good, bad, of_bad = (killed(box) for _ in range(3))
     assert of_bad.record["resume_from"] == bad.run_id
     back = killed(box, mark_bad=[bad.run_id], origin={"rollback_to": good.run_id})
@@ -132,7 +132,7 @@ def test_a_rollback_never_goes_on_from_the_run_that_it_marks_bad_or_from_what_ca
     assert killed(box).record["resume_from"] == back.run_id
 
 
-def test_a_damaged_record_of_another_run_stands_in_nobodys_way(box: Box) -> None:
+def test_damaged_record_of_another_run_does_not_block_a_launch(box: Box) -> None:
     other, good, bad = (killed(box) for _ in range(3))
     (other.folder / "run.json").write_text("")
     back = killed(box, mark_bad=[bad.run_id], origin={"rollback_to": good.run_id})
@@ -140,7 +140,7 @@ def test_a_damaged_record_of_another_run_stands_in_nobodys_way(box: Box) -> None
     assert [row["run_id"] for row in run_history.listing(box.layout)] == [good.run_id, bad.run_id, back.run_id]
 
 
-def test_a_rollback_goes_on_from_the_known_good_run_itself_whatever_that_once_went_on_from(box: Box) -> None:
+def test_rollback_resumes_from_the_known_good_run_itself(box: Box) -> None:
     bad, good, unproved = (killed(box) for _ in range(3))
     assert (good.record["resume_from"], unproved.record["resume_from"]) == (bad.run_id, good.run_id)
     known_good.promote(box.layout, {"run_id": good.run_id})
@@ -151,7 +151,7 @@ def test_a_rollback_goes_on_from_the_known_good_run_itself_whatever_that_once_we
     assert killed(box, origin={"rollback_to": good.run_id}).record["resume_from"] == back.run_id
 
 
-def test_a_known_good_run_without_a_checkpoint_is_begun_where_it_began_but_never_at_a_bad_one(box: Box) -> None:
+def test_known_good_run_without_a_checkpoint_resumes_from_its_own_source_unless_bad(box: Box) -> None:
     oldest, bad, good = (killed(box) for _ in range(3))
     shutil.rmtree(good.checkpoints)
     known_good.promote(box.layout, {"run_id": good.run_id})
@@ -161,12 +161,12 @@ def test_a_known_good_run_without_a_checkpoint_is_begun_where_it_began_but_never
 
 
 def killed(box: Box, **more: Any) -> runs.Run:
-    """A run that was killed and left a checkpoint of its own."""
+    """Return a killed run that has a checkpoint."""
     return kill_with_checkpoint(box, ensure(box, "checkpoint.every_steps=1", **more)["run_id"])
 
 
 def kill_with_checkpoint(box: Box, run_id: str) -> runs.Run:
-    """Kill a run as soon as it has one."""
+    """Kill a run once it has a checkpoint."""
     run = runs.load(box.layout, run_id)
     until(lambda: runs.checkpoint_steps(run))
     main = run_processes.main_process(run)
@@ -176,44 +176,45 @@ def kill_with_checkpoint(box: Box, run_id: str) -> runs.Run:
     return run
 
 
-def test_a_run_that_starts_anew_after_one_that_came_to_its_end_says_so(box: Box) -> None:
-    words = ("optimizer.max_steps=3", "test.pause=0")
-    first = runs.load(box.layout, ensure(box, *words)["run_id"])
+def test_launch_after_a_finished_run_reports_the_start_from_scratch(box: Box) -> None:
+    overrides = ("optimizer.max_steps=3", "test.pause=0")
+    first = runs.load(box.layout, ensure(box, *overrides)["run_id"])
     until(lambda: (first.folder / "exit.json").exists())
-    assert f"from step 0: {first.run_id} of this configuration came to its end" in ensure(box, *words)["message"]
+    message = ensure(box, *overrides)["message"]
+    assert f"starts from step 0: {first.run_id} already finished with this configuration" in message
 
 
-def test_a_run_that_goes_on_with_files_that_were_changed_says_so(box: Box, tmp_path: Path) -> None:
+def test_launch_reports_changed_inputs_of_the_resumed_run(box: Box, tmp_path: Path) -> None:
     data = tmp_path / "data"
     files.write_text(data / "rows", "one")
-    words = ("checkpoint.every_steps=1", f"data.path={data}")
+    overrides = ("checkpoint.every_steps=1", f"data.path={data}")
     inputs.record(box.layout, inputs.Input("dataset", data))
-    first = kill_with_checkpoint(box, ensure(box, *words)["run_id"])
-    again = ensure(box, *words)
+    first = kill_with_checkpoint(box, ensure(box, *overrides)["run_id"])
+    again = ensure(box, *overrides)
     assert again["message"].endswith(f" of {first.run_id}")
     second = kill_with_checkpoint(box, again["run_id"])
 
     files.write_text(data / "rows", "two")
     with pytest.raises(OpsError, match=r"inputs-changed: dataset: .* sha256 "):
-        ensure(box, *words)
+        ensure(box, *overrides)
     inputs.record(box.layout, inputs.Input("dataset", data))  # as training_inputs_accept=true does
-    assert ensure(box, *words)["message"].endswith(f" of {second.run_id}, whose dataset had other content")
+    assert ensure(box, *overrides)["message"].endswith(f" of {second.run_id}, whose dataset had different content")
 
 
-def test_a_rollback_that_would_be_refused_stops_nothing(box: Box) -> None:
+def test_rollback_with_a_failing_preflight_check_stops_nothing(box: Box) -> None:
     good = runs.load(box.layout, ensure(box, "optimizer.max_steps=12", "test.pause=0")["run_id"])
     until(lambda: (good.folder / "exit.json").exists())
     known_good.promote(box.layout, known_good.entry_of(box.layout, good, by="me"))
     ensure(box, "optimizer.lr=2")
     assert rollback.plan(box.layout, "", {})["target"]["run_id"] == good.run_id
-    launch.server(box.layout)._call("new-session", "-d", "-s", "mine", "--", "cat")
+    launch.tmux_server(box.layout)._call("new-session", "-d", "-s", "mine", "--", "cat")
     (good.folder / "run.json").write_text(json.dumps({**good.record, "session": "mine"}))
     known_good.promote(box.layout, known_good.entry_of(box.layout, runs.load(box.layout, good.run_id), by="me"))
     with pytest.raises(OpsError, match=r"Nothing was stopped or launched\.\nsession-taken: "):
         rollback.plan(box.layout, "", {})
 
 
-def test_a_rollback_to_what_was_changed_by_hand_says_how_that_is_healed(box: Box) -> None:
+def test_rollback_to_a_drifted_release_names_the_remedy(box: Box) -> None:
     good = runs.load(box.layout, ensure(box, "optimizer.max_steps=12", "test.pause=0")["run_id"])
     until(lambda: (good.folder / "exit.json").exists())
     (box.layout.release("r1") / "trainer/dflash_trainer/__init__.py").write_text("patched = True\n")
@@ -223,32 +224,32 @@ def test_a_rollback_to_what_was_changed_by_hand_says_how_that_is_healed(box: Box
     assert "python_env_heal" not in str(refused.value)
 
 
-def test_cold_cache_is_said_and_refused_without_a_prewarm(box: Box) -> None:
+def test_cold_cache_blocks_a_launch(box: Box) -> None:
     with pytest.raises(OpsError, match="cache-cold: the compile cache is cold"):
         ensure(box, allow_cold=False)
 
 
-def test_prewarm_then_launch_records_a_warm_cache(box: Box) -> None:
-    told = ensure_cache.ensure(box.layout, cache_want(), check_mode=False)
-    until(lambda: jobs.poll(box.layout, told["job"]["job_id"]).state == "done")
+def test_launch_after_a_prewarm_records_a_warm_cache(box: Box) -> None:
+    result = ensure_cache.ensure(box.layout, cache_want(), check_mode=False)
+    until(lambda: jobs.poll(box.layout, result["job"]["job_id"]).state == "done")
     assert ensure_cache.ensure(box.layout, cache_want(), check_mode=False)["changed"] is False
     launched = ensure(box, allow_cold=False)
     record = runs.load(box.layout, launched["run_id"]).record
-    assert (record["cache_state"], record["cache_id"]) == ("warm", told["cache_id"])
+    assert (record["cache_state"], record["cache_id"]) == ("warm", result["cache_id"])
 
 
-def test_cold_cache_beside_a_living_run_is_left_or_refused(box: Box) -> None:
+def test_cold_cache_is_not_prewarmed_while_a_run_is_running(box: Box) -> None:
     ensure(box)
     left = ensure_cache.ensure(box.layout, cache_want(if_running="skip"), check_mode=False)
     assert (left["changed"], "job" in left) == (False, False)
-    assert "left alone while a run lives" in left["message"]
+    assert "left unchanged while a run is running" in left["message"]
     with pytest.raises(OpsError, match="lives on the same devices"):
         ensure_cache.ensure(box.layout, cache_want(), check_mode=False)
 
 
-def test_stop_request_is_idempotent_and_honest_in_check_mode(box: Box) -> None:
+def test_stop_is_idempotent_and_changes_nothing_in_check_mode(box: Box) -> None:
     ask = {"run": "", "timeout": 30.0, "immediately": False, "job": ""}
-    assert ensure_stopped.ensure(box.layout, ask, check_mode=False)["message"] == "nothing was ever launched here"
+    assert ensure_stopped.ensure(box.layout, ask, check_mode=False)["message"] == "no run was ever launched on this box"
     run_id = ensure(box)["run_id"]
     run = runs.load(box.layout, run_id)
     until(lambda: metrics.read_metrics(run.metrics))
@@ -261,7 +262,7 @@ def test_stop_request_is_idempotent_and_honest_in_check_mode(box: Box) -> None:
     assert f"{run_id} is stopped" in again["message"]
 
 
-def test_slow_run_is_named_with_what_differs(box: Box) -> None:
+def test_slow_run_is_reported_with_its_differences(box: Box) -> None:
     good = runs.load(box.layout, ensure(box, "optimizer.max_steps=12", "test.pause=0")["run_id"])
     until(lambda: (good.folder / "exit.json").exists())
     known_good.promote(box.layout, known_good.entry_of(box.layout, good, by="me"))

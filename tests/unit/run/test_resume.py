@@ -1,4 +1,4 @@
-"""Which run a new one goes on from, among many that came of one another."""
+"""Choice of the run to resume from, among runs that resumed from each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dflash_ops.run import resume, runs
 
 
 def chain(layout: Layout, count: int) -> list[str]:
-    """Make runs of one configuration, each of which went on from the one before and left a checkpoint."""
+    """Create runs of one configuration; each resumed from the previous one and has a checkpoint."""
     names = [f"20260101T{number:06}Z-demo" for number in range(count)]
     for name, before in zip(names, ["", *names], strict=False):
         record = {"run_id": name, "resume_identity": "same", "resume_from": before}
@@ -21,45 +21,45 @@ def chain(layout: Layout, count: int) -> list[str]:
     return names
 
 
-def chosen(layout: Layout, **more: object) -> str | None:
-    found = resume.source(layout, "same", **more)  # type: ignore[arg-type]
+def source(layout: Layout, **more: object) -> str | None:
+    found = resume.find_source(layout, "same", **more)  # type: ignore[arg-type]
     return found.run_id if found else None
 
 
-def test_what_came_of_a_bad_run_is_passed_over_until_a_proved_one(layout: Layout) -> None:
+def test_descendants_of_a_bad_run_are_skipped_up_to_a_good_run(layout: Layout) -> None:
     names = chain(layout, 6)
-    assert chosen(layout) == names[5]
-    assert chosen(layout, bad=[names[2]]) == names[1]
-    assert chosen(layout, bad=[names[2]], proved=[names[4]]) == names[5]
-    assert chosen(layout, bad=[names[2], names[5]], proved=[names[4]]) == names[4]
-    assert chosen(layout, bad=names[2:3], proved=names[2:3]) == names[1]
-    assert chosen(layout, bad=[names[0]]) is None
+    assert source(layout) == names[5]
+    assert source(layout, bad=[names[2]]) == names[1]
+    assert source(layout, bad=[names[2]], good=[names[4]]) == names[5]
+    assert source(layout, bad=[names[2], names[5]], good=[names[4]]) == names[4]
+    assert source(layout, bad=names[2:3], good=names[2:3]) == names[1]
+    assert source(layout, bad=[names[0]]) is None
 
 
-def test_what_came_of_a_bad_run_that_was_pruned_is_passed_over_too(layout: Layout) -> None:
+def test_descendants_of_a_pruned_bad_run_are_skipped(layout: Layout) -> None:
     names = chain(layout, 3)
     (layout.run(names[0]) / "run.json").unlink()
-    assert chosen(layout, bad=[names[0]]) is None
+    assert source(layout, bad=[names[0]]) is None
 
 
-def test_runs_that_name_each_other_end_the_search(layout: Layout) -> None:
+def test_cycle_of_runs_ends_the_search(layout: Layout) -> None:
     names = chain(layout, 2)
     files.write_json(layout.run(names[0]) / "run.json", {"resume_identity": "same", "resume_from": names[1]})
-    assert chosen(layout) == names[1]
-    assert chosen(layout, bad=[names[0]]) is None
+    assert source(layout) == names[1]
+    assert source(layout, bad=[names[0]]) is None
 
 
-def test_each_record_is_read_once_however_many_came_of_a_bad_run(
+def test_each_record_is_read_once(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = chain(layout, 200)
     reads: Counter[str] = Counter()
-    readable = runs.readable
+    load = runs.load_or_none
 
     def counted(layout: Layout, run_id: str) -> runs.Run | None:
         reads[run_id] += 1
-        return readable(layout, run_id)
+        return load(layout, run_id)
 
-    monkeypatch.setattr(runs, "readable", counted)
-    assert chosen(layout, bad=[names[0]]) is None
+    monkeypatch.setattr(runs, "load_or_none", counted)
+    assert source(layout, bad=[names[0]]) is None
     assert reads == Counter(names)

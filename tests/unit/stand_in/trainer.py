@@ -1,7 +1,7 @@
-"""A small program with the trainer's command line and files, for tests of how processes live and end.
+"""A small program with the trainer's command line and files, for tests of processes and exit codes.
 
-It trains nothing: it writes state.json, metrics.jsonl and checkpoints as the real one does, and ends as the overrides
-ask (`test.how=...`). What is proved with it is what the box does with a process, never what a model learns.
+It trains nothing: it writes state.json, metrics.jsonl and checkpoints like the real trainer, and ends as the override
+`test.how=...` requests. Tests with it check how the box handles a process, never what a model learns.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ time.sleep(600)
 """
 
 
-def options(words: list[str]) -> dict[str, Any]:
+def options(arguments: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"set": {}}
-    iterator = iter(words)
-    for word in iterator:
-        if word == "--set":
+    iterator = iter(arguments)
+    for argument in iterator:
+        if argument == "--set":
             key, _, value = next(iterator).partition("=")
             found["set"][key] = value
-        elif word.startswith("--") and word != "--json":
-            found[word.removeprefix("--")] = next(iterator)
+        elif argument.startswith("--") and argument != "--json":
+            found[argument.removeprefix("--")] = next(iterator)
     return found
 
 
 def config(given: dict[str, Any]) -> dict[str, Any]:
+    if given["config"].endswith(".json"):
+        resolved: dict[str, Any] = json.loads(Path(given["config"]).read_text())
+        return resolved
     values: dict[str, Any] = {
         "target": {"path": "random:tiny", "devices": ["cpu"]},
         "drafter": {"devices": ["cpu"], "num_layers": 2},
@@ -69,7 +72,7 @@ def write(path: Path, value: object) -> None:
 class Stop:
     """Set by SIGTERM."""
 
-    asked = False
+    requested = False
 
 
 def checkpoint(run: Path, step: int) -> None:
@@ -93,7 +96,7 @@ def say_state(run: Path, phase: str, step: int, total: int) -> None:
             "phase": phase,
             "detail": "",
             "done": step,
-            "total": total if phase == "training" else 0,  # as the trainer, which counts in its own way in each phase
+            "total": total if phase == "training" else 0,  # the trainer counts differently in each phase
             "total_steps": total,
             "step": step,
             "pid": os.getpid(),
@@ -107,7 +110,7 @@ def train(given: dict[str, Any]) -> int:
     run, test = Path(given["run-dir"]), values["test"]
     run.mkdir(parents=True, exist_ok=True)
     total, pause, how = int(values["optimizer"]["max_steps"]), float(test["pause"]), test["how"]
-    signal.signal(signal.SIGTERM, lambda *_: setattr(Stop, "asked", True))
+    signal.signal(signal.SIGTERM, lambda *_: setattr(Stop, "requested", True))
     (run / "environ.json").write_text(json.dumps(dict(os.environ)))
     if how == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -138,7 +141,7 @@ def train(given: dict[str, Any]) -> int:
                 )
                 + "\n"
             )
-        print(f"step {step}/{total}")  # not flushed: whoever starts it has to see to that
+        print(f"step {step}/{total}")  # not flushed: the start script must set PYTHONUNBUFFERED
         if step % int(values["checkpoint"]["every_steps"]) == 0:
             checkpoint(run, step)
         if how == "exit3" and step == 3:
@@ -151,7 +154,7 @@ def train(given: dict[str, Any]) -> int:
             return 4
         if how == "hang" and step == 3:
             time.sleep(600)
-        if Stop.asked:
+        if Stop.requested:
             checkpoint(run, step)
             say_state(run, "stopped", step, total)
             return 0
@@ -162,7 +165,7 @@ def train(given: dict[str, Any]) -> int:
 
 
 def warmup(given: dict[str, Any]) -> int:
-    """ "Compile" one file a shape below the cache folder; what is there and right is a hit."""
+    """Write one file a shape below the cache folder; a file with the expected contents is a hit."""
     values, folder = config(given), Path(given["cache-dir"]) / "inductor"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -221,6 +224,7 @@ def main() -> int:
                         "target_path": None,
                         "data_path": given["set"].get("data.path", ""),
                     },
+                    "paths": {},
                 }
             )
         )

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 
+from dflash_trainer.config.load import resolved_paths
 from dflash_trainer.config.requirements import needs_of
 from dflash_trainer.config.schema import Config
 
@@ -21,7 +22,8 @@ def run(arguments: argparse.Namespace, config: Config) -> None:
     """Print the configuration and its requirements."""
     needs = needs_of(config)
     if arguments.json:
-        print(json.dumps({"ok": True, "config": config.to_dict(), "needs": needs}))
+        paths = resolved_paths(arguments.config, arguments.set)
+        print(json.dumps({"ok": True, "config": config.to_dict(), "needs": needs, "paths": paths}))
         return
     for section, values in config.to_dict().items():
         print(f"[{section}]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import types
 import typing
@@ -23,12 +24,32 @@ _PATH_KEYS = (("target", "path"), ("drafter", "init_from"), ("data", "path"), ("
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
-    """Read `path`, apply the overrides, check everything. Raises ConfigError."""
+    """Read a TOML file, or a resolved configuration (.json), apply the overrides and check every value.
+
+    Raises:
+        ConfigError: naming the key, its value and the remedy.
+    """
     file = Path(path).expanduser().absolute()
-    tables = _read_toml(file)
+    return config_from_dict(_read_tables(file, overrides), base=file.parent)
+
+
+def resolved_paths(path: Path | str, overrides: Sequence[str] = ()) -> dict[str, str]:
+    """Return each path of the configuration with the path that it resolves to, so that a moved symlink is noticed."""
+    file = Path(path).expanduser().absolute()
+    tables = _read_tables(file, overrides)
+    values = [str(tables.get(section, {}).get(name, "")) for section, name in _PATH_KEYS]
+    return {
+        str(file.parent / Path(value).expanduser()): _resolve(value, file.parent)
+        for value in values
+        if _is_path(value)
+    }
+
+
+def _read_tables(file: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    tables = _read_json(file) if file.suffix == ".json" else _read_toml(file)
     for override in overrides:
         _apply_override(tables, override)
-    return config_from_dict(tables, base=file.parent)
+    return tables
 
 
 def config_from_dict(tables: Mapping[str, Any], *, base: Path) -> Config:
@@ -50,6 +71,18 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError("--config", str(file), error.strerror or "unreadable", "name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("--config", str(file), f"not TOML ({error})", "correct that line") from error
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        tables = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("--config", str(file), error.strerror or "unreadable", "name a TOML file") from error
+    except ValueError as error:
+        raise ConfigError("--config", str(file), f"not JSON ({error})", "launch the run again") from error
+    if not isinstance(tables, dict):
+        raise ConfigError("--config", str(file), "not a JSON object", "launch the run again")
+    return tables
 
 
 def _apply_override(tables: dict[str, Any], override: str) -> None:
@@ -116,9 +149,11 @@ def _article(hint: Any) -> str:
 
 
 def _resolve(path: str, base: Path) -> str:
-    if not path or path.startswith(("package:", "random:")):
-        return path
-    return str((base / Path(path).expanduser()).resolve())
+    return str((base / Path(path).expanduser()).resolve()) if _is_path(path) else path
+
+
+def _is_path(value: str) -> bool:
+    return bool(value) and not value.startswith(("package:", "random:"))
 
 
 def _suggest(name: str, known: Mapping[str, Any]) -> str:

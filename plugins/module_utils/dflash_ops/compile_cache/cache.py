@@ -193,7 +193,7 @@ def refuse_beside_a_run(layout: Layout, now: Look, *, wipe: bool) -> None:
     Raises:
         OpsError: a run lives and there is something to do.
     """
-    alive = run_processes.all_living(layout)
+    alive = run_processes.running_processes(layout)
     if not alive or (now.warm and not wipe):
         return
     run_id = sorted(alive)[-1]

@@ -54,6 +54,11 @@ class Layout:
         return self.root / "releases"
 
     @property
+    def configs(self) -> Path:
+        """Return the folder of the resolved configurations."""
+        return self.root / "configs"
+
+    @property
     def caches(self) -> Path:
         return self.root / "caches"
 

@@ -130,7 +130,7 @@ def mark(layout: Layout, *, bad: Sequence[str], good: str = "") -> None:
 
 def source_of(run: runs.Run) -> str:
     """Return the id of the run whose state a rollback restored into `run`; else the id of `run`."""
-    return runs.rolled_back_to(run) or run.run_id
+    return runs.rollback_target(run) or run.run_id
 
 
 def plan_rollback(layout: Layout, run_id: str = "") -> dict[str, Any]:

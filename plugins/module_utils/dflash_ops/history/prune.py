@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from .. import resolved_config
 from ..compile_cache import prewarm, swap
 from ..core.errors import OpsError
 from ..core.paths import Layout
@@ -74,6 +75,12 @@ def plan(layout: Layout, *, keep_runs: int, now: float | None = None) -> Plan:
                 keep.append((path, reason))
             elif (path / marker).is_file() or _old(path, now):
                 remove.append((path, "no kept run needs it"))
+    staying = {path.name for path, _ in keep if path.parent == layout.releases}
+    remove += [
+        (path, "resolved configuration of a release that is gone")
+        for path in _files(layout.configs)
+        if resolved_config.release_of(path) not in staying
+    ]
     needed = needed_ids(layout, kept, "cache_id")
     remove += [
         (path, "archive of a cache that no kept run needs")
@@ -102,7 +109,7 @@ def kept_runs(layout: Layout, count: int) -> dict[str, str]:
     current = runs.current(layout)
     if current is not None:
         kept[current.run_id] = "current"
-    for run_id in run_processes.all_living(layout):
+    for run_id in run_processes.running_processes(layout):
         kept[run_id] = "its processes are running"
     sources = [str(run.record.get("resume_from") or "") for run in _existing(layout, kept)]
     for source in filter(None, sources):

@@ -54,7 +54,7 @@ def listing(layout: Layout, *, last: int = 0) -> list[dict[str, Any]]:
     current = runs.current(layout)
     good = known_good.latest(layout) or {}
     bad = known_good.read(layout)["bad"]
-    listed = [run for run_id in runs.run_ids(layout)[-last:] if (run := runs.readable(layout, run_id))]
+    listed = [run for run_id in runs.run_ids(layout)[-last:] if (run := runs.load_or_none(layout, run_id))]
     return [
         row_of(run, current=current.run_id if current else "", good=good.get("run_id", ""), bad=bad) for run in listed
     ]
@@ -78,7 +78,7 @@ def report(layout: Layout, run: runs.Run) -> dict[str, Any]:
         "status": answer,
         "speed": comparison.speed_of(run),
         "curve": [{key: row.get(key) for key in keys} for row in curve],
-        "checkpoints": [{"step": item.step, "damage": item.damage} for item in checkpoints.look(run.checkpoints)],
+        "checkpoints": [{"step": item.step, "damage": item.damage} for item in checkpoints.read_all(run.checkpoints)],
         "evaluations": [{key: row[key] for key in EVALUATED} for row in rows if "eval_loss" in row],
         "log_tail": files.read_tail(run.log, 4000).splitlines()[-20:],
     }

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import drift, inputs
+from .. import drift, inputs, resolved_config
 from ..compile_cache import cache
 from ..core import files, processes, truncate
 from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..monitor import failures, status, verdict
 from ..monitor.failures import problem
-from ..run import run_processes, runs, trainer_command
+from ..run import run_processes, runs
 from ..run.trainer_command import Selection
 
 LOG_BYTES = 1 << 20
@@ -28,7 +28,7 @@ def audit(layout: Layout, run_id: str) -> dict[str, Any]:
     Raises:
         OpsError: the run does not exist.
     """
-    run = runs.need(layout, run_id)
+    run = runs.require(layout, run_id)
     state, main = verdict.read(run).state, run_processes.main_process(run)
     selection = Selection.from_record(run.record)
     recorded: dict[str, Check] = {
@@ -123,7 +123,7 @@ def _release(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[s
 
 
 def _inputs(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
-    resolved = trainer_command.resolved(layout, selection)
+    resolved = resolved_config.resolve(layout, selection, store=False)
     remedy = "restore the recorded files, or relaunch with -e training_inputs_accept=true"
     found = [problem("inputs-changed", text, remedy) for text in inputs.check(layout, resolved, full=True)]
     now = inputs.fingerprints(layout, resolved)

@@ -39,7 +39,7 @@ def launch_options(run: runs.Run) -> str:
 def _attach(layout: Layout, run: runs.Run) -> dict[str, str]:
     """Return the command that attaches to the run's tmux session; nothing when the session is gone."""
     try:
-        server = launch.server(layout)
+        server = launch.tmux_server(layout)
         session = server.find(runs.session_of(run))
     except OpsError as error:
         return {"attach": f"(no tmux: {error.message})"}

@@ -32,7 +32,7 @@ def last(layout: Layout, run_id: str, *, lines: int = ALL, since: float = 0.0) -
     """
     if lines < ALL:
         raise OpsError(f"lines is {lines}.", remedy="use 0 or more")
-    run = runs.need(layout, run_id)
+    run = runs.require(layout, run_id)
     size = run.log.stat().st_size if run.log.exists() else 0
     text = files.read_tail(run.log, LIMIT).splitlines()[size > LIMIT :]  # without the partial first line
     found = _since(run, text, since) if since > 0 else text
@@ -81,7 +81,7 @@ def _since_by_steps(run: runs.Run, lines: list[str], start: float) -> list[str]:
 
 def after(layout: Layout, run_id: str, *, offset: int, wait: float) -> dict[str, Any]:
     """Return the complete lines after byte `offset`; wait up to `wait` seconds for the first one."""
-    run = runs.need(layout, run_id)
+    run = runs.require(layout, run_id)
     deadline = time.monotonic() + wait
     while True:
         data = _read(run, offset)

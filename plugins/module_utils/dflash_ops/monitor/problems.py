@@ -74,8 +74,8 @@ def _restart_remedy(run: runs.Run) -> str:
 
 def _damaged_checkpoints(run: runs.Run) -> list[dict[str, str]]:
     """Return the checkpoints that no run can resume from."""
-    damaged = [f"{item.path.name}: {item.damage}" for item in checkpoints.look(run.checkpoints) if item.damage]
-    damaged += [f"{path.name} was quarantined by the trainer" for path in checkpoints.put_aside(run.checkpoints)]
+    damaged = [f"{item.path.name}: {item.damage}" for item in checkpoints.read_all(run.checkpoints) if item.damage]
+    damaged += [f"{path.name} was quarantined by the trainer" for path in checkpoints.quarantined(run.checkpoints)]
     if not damaged:
         return []
     remedy = "nothing to do: the last complete checkpoint is used; prune.yml removes the damaged one with its run"
@@ -83,7 +83,7 @@ def _damaged_checkpoints(run: runs.Run) -> list[dict[str, str]]:
 
 
 def _leftovers(run: runs.Run) -> list[dict[str, str]]:
-    left = run_processes.of_run(run)
+    left = run_processes.processes_of(run)
     if not left:
         return []
     pids = ", ".join(str(process.pid) for process in left)
@@ -95,7 +95,7 @@ def of_other_runs(layout: Layout) -> list[dict[str, str]]:
     """Return the runs that still have processes although no run is current."""
     return [
         problem("leftovers", f"processes of run {run_id} are still running", f"playbooks/stop.yml -e run={run_id}")
-        for run_id in run_processes.all_living(layout)
+        for run_id in run_processes.running_processes(layout)
     ]
 
 

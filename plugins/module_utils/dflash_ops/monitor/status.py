@@ -26,7 +26,7 @@ def snapshot(
         query_gpus: run nvidia-smi.
     """
     try:
-        run = runs.chosen(layout, run_id)
+        run = runs.select(layout, run_id)
         found = gpus.survey() if query_gpus else gpus.Survey(state="none")
         return _of_run(layout, run, found, stall_seconds) if run else _without_run(layout, found)
     except OpsError as error:
@@ -102,7 +102,7 @@ def _identity(run: runs.Run, now: float) -> dict[str, Any]:
         "session": runs.session_of(run),
         "started_at": started_at,
         "seconds": round(float(ended.get("finished_at") or now) - float(started_at or now)),
-        "resumed_from": runs.goes_on_from(run) or None,
+        "resumed_from": runs.resumed_from(run) or None,
         "env_id": record.get("env_id"),
         "release_id": record.get("release_id"),
         "cache_id": record.get("cache_id"),

@@ -1,1 +1,1 @@
-"""One file per operation that changes or judges a box: preflight checks, launch, stop, promote, rollback."""
+"""Operations on a box, one file each: preflight checks, launch, stop, promote, rollback, comparison."""

@@ -1,4 +1,4 @@
-"""What the status screen tells beside the run itself: jobs at work, who holds the box, and the best speed known."""
+"""Activity of a box for the status screen: the run, running jobs, the lock holder and the best known speed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..history import known_good
 from ..monitor import rules, status
 from ..run import metrics, runs
 
-EARLIER_RUNS = 5  # of the same configuration, whose metrics are read
-LOOKED_AT = 30  # runs at most, whose records are read for that
+EARLIER_RUNS = 5  # number of runs of the same configuration whose metrics are read
+SEARCHED_RUNS = 30  # number of records searched for such runs
 METRICS_BYTES = 1 << 20
-SAME = ("config_file", "overrides", "hardware", "gpus")
+SAME_KEYS = ("config_file", "overrides", "hardware", "gpus")
 
 
-def look(layout: Layout, *, run_id: str = "", stall_seconds: float = rules.STALL_SECONDS) -> dict[str, Any]:
-    """Return the status of the run, with what is at work beside it."""
+def snapshot(layout: Layout, *, run_id: str = "", stall_seconds: float = rules.STALL_SECONDS) -> dict[str, Any]:
+    """Return the status of the run with the running jobs, the lock holder and the best known speed."""
     answer = status.snapshot(layout, run_id=run_id, stall_seconds=stall_seconds)
     known = best_known(layout, answer["run_id"]) if answer["run_id"] else None
-    return {**answer, "jobs": at_work(layout), "held_by": holder(layout), "best_known": known}
+    return {**answer, "jobs": running_jobs(layout), "held_by": lock_holder(layout), "best_known": known}
 
 
-def at_work(layout: Layout) -> list[dict[str, Any]]:
-    """Return the jobs that run on this box: builds, prewarms, stops."""
+def running_jobs(layout: Layout) -> list[dict[str, Any]]:
+    """Return the running jobs of this box: builds, prewarms, stops."""
     names = [folder.name for folder in sorted(layout.jobs.glob("*")) if jobs.state_of(folder) == "running"]
     return [_job(layout, name) for name in names]
 
@@ -43,8 +43,8 @@ def _job(layout: Layout, name: str) -> dict[str, Any]:
     }
 
 
-def holder(layout: Layout) -> dict[str, Any] | None:
-    """Return who works on this box with a playbook that changes something; None when nobody does any more."""
+def lock_holder(layout: Layout) -> dict[str, Any] | None:
+    """Return the holder of the operator lock; None when the lock is free, expired or its process has ended."""
     held = operator_lock.read(layout)
     if held is None or held["expires_at"] <= time.time() or operator_lock.is_dead_here(held):
         return None
@@ -55,17 +55,17 @@ def holder(layout: Layout) -> dict[str, Any] | None:
 
 
 def best_known(layout: Layout, run_id: str) -> dict[str, Any] | None:
-    """Return the best speed of other runs of the same configuration on the same hardware, and whose it was."""
-    run = runs.readable(layout, run_id)
+    """Return the best speed of other runs of the same configuration on the same hardware, with the run's id."""
+    run = runs.load_or_none(layout, run_id)
     if run is None:
         return None
     try:
         bad, entries = known_good.read(layout)["bad"], known_good.good_entries(layout)
-    except OpsError:  # damaged: told where it is needed
+    except OpsError:  # a damaged file is reported by the commands that need it
         bad, entries = [], []
     good = [entry for entry in entries if _same(entry, run)]
     found = [(entry["run_id"], dict(entry.get("speed") or {}).get("best_tok_s")) for entry in good]
-    found += [(one.run_id, _best(one)) for one in _earlier(layout, run, bad)]
+    found += [(earlier.run_id, _best(earlier)) for earlier in _earlier(layout, run, bad)]
     others = [(float(speed), name) for name, speed in found if speed and name != run_id]
     if not others:
         return None
@@ -74,14 +74,14 @@ def best_known(layout: Layout, run_id: str) -> dict[str, Any] | None:
 
 
 def _same(record: Mapping[str, Any], run: runs.Run) -> bool:
-    return all(record.get(key) == run.record.get(key) for key in SAME)
+    return all(record.get(key) == run.record.get(key) for key in SAME_KEYS)
 
 
 def _earlier(layout: Layout, run: runs.Run, bad: list[str]) -> list[runs.Run]:
     """Return the newest earlier runs of the same configuration."""
     names = [name for name in runs.run_ids(layout) if name < run.run_id and name not in bad]
-    looked = (runs.readable(layout, name) for name in reversed(names[-LOOKED_AT:]))
-    return [one for one in looked if one is not None and _same(one.record, run)][:EARLIER_RUNS]
+    candidates = (runs.load_or_none(layout, name) for name in reversed(names[-SEARCHED_RUNS:]))
+    return [other for other in candidates if other is not None and _same(other.record, run)][:EARLIER_RUNS]
 
 
 def _best(run: runs.Run) -> float | None:

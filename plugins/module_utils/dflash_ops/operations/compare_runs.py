@@ -1,4 +1,4 @@
-"""Which two runs an operator means, and the answer about them."""
+"""Comparison of two runs: choice of the runs, differences, and the likely cause of a lower speed."""
 
 from __future__ import annotations
 
@@ -12,54 +12,58 @@ from ..monitor import verdict
 from ..monitor.failures import problem
 from ..run import metrics, runs
 
-SLOWER = 0.9
+SLOW_RATIO = 0.9
 
 
 def compare_runs(layout: Layout, run_a: str, run_b: str) -> dict[str, Any]:
     """Compare A (default: known-good) with B (default: current).
 
     Raises:
-        OpsError: a run does not exist, or there is no known-good and none was named.
+        OpsError: a run does not exist, or A was not named and no run is known-good.
     """
     if not run_a:
         good = known_good.latest(layout)
         if good is None:
-            raise nothing_to_compare_with(layout)
+            raise missing_baseline(layout)
         run_a = good["run_id"]
-    a, b = runs.load(layout, run_a), runs.need(layout, run_b)
-    told = comparison.compare(layout, a, b)
-    problems = slower(told, good=known_good.promoted(layout, a.run_id))
+    a, b = runs.load(layout, run_a), runs.require(layout, run_b)
+    result = comparison.compare(layout, a, b)
+    problems = slow_problems(result, good=known_good.promoted(layout, a.run_id))
     states = {"a": verdict.read(a, grace=0.0).state, "b": verdict.read(b, grace=0.0).state}
-    return {"ok": not problems, "problems": problems, "states": states, **told}
+    return {"ok": not problems, "problems": problems, "states": states, **result}
 
 
-def slower(told: Mapping[str, Any], *, good: bool) -> list[dict[str, str]]:
-    """Return the problem that B is slower than A; a run that ended before it had a speed is no slow one."""
-    a, b = (told["speed"][side] for side in ("a", "b"))
+def slow_problems(result: Mapping[str, Any], *, good: bool) -> list[dict[str, str]]:
+    """Return the problem that B is slower than A; empty when either run has too few steps for a speed."""
+    a, b = (result["speed"][side] for side in ("a", "b"))
     if min(a["steps"], b["steps"]) < metrics.WINDOW or not (a["tok_s"] and b["tok_s"]):
         return []
-    if b["tok_s"] >= a["tok_s"] * SLOWER:
+    if b["tok_s"] >= a["tok_s"] * SLOW_RATIO:
         return []
-    culprit = told["differences"][0]["text"] if told["differences"] else "nothing that is recorded differs"
-    text = f"{b['tok_s']:.0f} tok/s, {a['tok_s']:.0f} before; likeliest culprit: {culprit}"
-    return [problem("slower", text, "undo it, or playbooks/rollback.yml" if good else "undo it, then relaunch.yml")]
+    culprit = result["differences"][0]["text"] if result["differences"] else "no recorded difference"
+    text = f"{b['tok_s']:.0f} tok/s, {a['tok_s']:.0f} before; most likely cause: {culprit}"
+    remedy = "revert the change, or playbooks/rollback.yml" if good else "revert the change, then relaunch.yml"
+    return [problem("slower", text, remedy)]
 
 
-def nothing_to_compare_with(layout: Layout) -> OpsError:
-    """Say what to do first while no run is known-good and none was named."""
+def missing_baseline(layout: Layout) -> OpsError:
+    """Return the error, with its remedy, for a comparison without a named and without a known-good run."""
     known = runs.run_ids(layout)
     if not known:
-        return OpsError("nothing ran on this box yet, and two runs are compared.", remedy="deploy.yml starts the first")
-    newest = runs.readable(layout, known[-1])
+        return OpsError(
+            "a comparison needs two runs, and no run exists on this box yet.", remedy="deploy.yml starts the first run"
+        )
+    newest = runs.load_or_none(layout, known[-1])
     good = newest is not None and known_good.can_be_promoted(layout, newest)
     if len(known) == 1:
-        keep = "playbooks/promote.yml keeps it as known-good; " * good
+        keep = "playbooks/promote.yml records it as known-good; " * good
         return OpsError(
-            f"{known[0]} is the only run here, and two are compared.",
-            remedy=f"{keep}after the next deploy.yml or relaunch.yml, compare.yml says what differs from it"
+            f"a comparison needs two runs, and {known[0]} is the only run on this box.",
+            remedy=f"{keep}after the next deploy.yml or relaunch.yml, compare.yml shows what differs from it"
             + f" with -e run_a={known[0]}" * (not good),
         )
     return OpsError(
-        "no run is known-good, and none to compare with was named.",
-        remedy=f"-e run_a={known[-2]} takes the run before (playbooks/runs.yml lists all)" + ", or promote one" * good,
+        "no run is known-good, and run_a was not given.",
+        remedy=f"-e run_a={known[-2]} compares with the previous run (playbooks/runs.yml lists all)"
+        + ", or promote a run" * good,
     )

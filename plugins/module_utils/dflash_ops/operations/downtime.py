@@ -1,4 +1,4 @@
-"""How long nothing trains when a run is stopped for one whose compile cache is not warm: told before the stop."""
+"""Estimate of the downtime of a relaunch or rollback whose compile cache is cold."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from ..core.paths import Layout
 from ..run import run_processes
 
 
-def told(layout: Layout, where: Place | None, now: Look | None, *, wipe: bool = False) -> str:
-    """Say that the run that lives will be down while the cache is prewarmed; empty when nothing has to wait."""
-    alive = sorted(run_processes.all_living(layout))
-    if not alive or where is None or now is None or not where.compiles or (now.warm and not wipe):
+def message(layout: Layout, key: Place | None, state: Look | None, *, wipe: bool = False) -> str:
+    """Return a note that the running run will be down during a prewarm; empty when no prewarm is needed."""
+    running = sorted(run_processes.running_processes(layout))
+    if not running or key is None or state is None or not key.compiles or (state.warm and not wipe):
         return ""
-    why = "is to be made anew (compile_cache_wipe)" if wipe else f"is {now.state} ({now.reason})"
+    why = "will be rebuilt (compile_cache_wipe)" if wipe else f"is {state.state} ({state.reason})"
     return (
-        f"run {alive[-1]} is down from the stop to the launch: the compile cache {why}, and is prewarmed in between; "
-        f"{last_time(layout, where)}"
+        f"run {running[-1]} will be down from the stop until the launch: the compile cache {why} and is prewarmed in "
+        f"between; {last_prewarm(layout, key)}"
     )
 
 
-def last_time(layout: Layout, where: Place) -> str:
-    """Say how long a prewarm lasted here the last time: of these very shapes, else of this cache, else of any."""
+def last_prewarm(layout: Layout, key: Place) -> str:
+    """Return how long the last prewarm took: of the same shapes, else of the same cache, else of any cache."""
     for name, prefix in (
-        ("the last one of these shapes", where.job_id()),
-        ("the last one of this cache", cache.job_prefix(where.cache_id)),
-        ("the last one on this box, of another cache,", cache.JOB_PREFIX),
+        ("of these shapes", key.job_id()),
+        ("of this cache", cache.job_prefix(key.cache_id)),
+        ("on this box, of another cache,", cache.JOB_PREFIX),
     ):
-        lasted = [row for row in _prewarms(layout, prefix) if row["result"].get("changed")]
-        if lasted:
-            newest = max(lasted, key=lambda row: float(row["finished_at"]))
-            return f"{name} lasted {durations.text(newest['seconds'])}"
-    return "none was made on this box yet, so how long is not known"
+        prewarms = [end for end in _prewarms(layout, prefix) if end["result"].get("changed")]
+        if prewarms:
+            newest = max(prewarms, key=lambda end: float(end["finished_at"]))
+            return f"the last prewarm {name} took {durations.text(newest['seconds'])}"
+    return "no prewarm has run on this box yet, so the duration is unknown"
 
 
 def _prewarms(layout: Layout, prefix: str) -> list[dict[str, Any]]:
-    """Return how the prewarms of this prefix ended that came to their end."""
+    """Return the contents of exit.json of the successful prewarms with this prefix."""
     ends = [files.read_json(folder / "exit.json") for folder in layout.jobs.glob(f"{prefix}*")]
     return [end for end in ends if isinstance(end, dict) and end.get("ok") and isinstance(end.get("result"), dict)]

@@ -1,38 +1,40 @@
-"""From what an operator asked of the compile cache to a job, or to the sentence that says it is warm."""
+"""Ensure that the compile cache of a configuration is warm, by a prewarm job where that is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from .. import resolved_config
 from ..compile_cache import cache, cache_archive, prewarm_job
 from ..core import gpus, jobs
 from ..core.paths import Layout
-from ..run import run_processes, trainer_command
-from .ensure_run import selection_of
+from ..run import run_processes
+from .ensure_run import selection_from
 
 
-def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
-    """Say how warm the cache is and start the job that is needed; return the module's result.
+def ensure(layout: Layout, params: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
+    """Check the compile cache and start a prewarm job when one is needed; return the module's result.
 
     Raises:
-        OpsError: a run lives and the cache would have to change, or there is no environment or release.
+        OpsError: the cache must change while a run is running, or environment or release is missing.
     """
-    selection = selection_of(want)
-    if check_mode and not layout.is_built(want["env_id"], want["release_id"]):
+    selection = selection_from(params)
+    if check_mode and not layout.is_built(params["env_id"], params["release_id"]):
         return {
             "changed": True,
             "state": "cold",
             "cache_id": "",
             "proof": {},
             "archive": "",
-            "message": "would prewarm once environment and release are there",
+            "message": "would prewarm once environment and release exist",
         }
-    where = cache.place(layout, selection, trainer_command.resolved(layout, selection), gpus.survey())
+    resolved = resolved_config.resolve(layout, selection, store=not check_mode)
+    where = cache.place(layout, selection, resolved, gpus.survey())
     now = cache.look(layout, where)
     packed = cache_archive.find(layout, where.cache_id)
-    pack = want["archive"] and not (now.warm and cache_archive.current(layout, where))
-    work = not now.warm or want["wipe"] or pack
+    pack = params["archive"] and not (now.warm and cache_archive.current(layout, where))
+    needed = not now.warm or params["wipe"] or pack
     result = {
         "cache_id": where.cache_id,
         "shape_id": where.shape_id,
@@ -42,18 +44,18 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
         "message": f"cache {where.cache_id} is {now.state}: {now.reason}",
         "diff": {"before": f"{where.cache_id} {now.state}\n", "after": f"{where.cache_id} warm\n"},
     }
-    if not work:
-        unused = "; the archive was not needed" if want["restore"] and want["restore_required"] else ""
+    if not needed:
+        unused = "; the archive was not needed" if params["restore"] and params["restore_required"] else ""
         return {**result, "changed": False, "message": result["message"] + unused}
-    if want["if_running"] == "skip" and run_processes.all_living(layout) and not want["wipe"]:
-        return {**result, "changed": False, "message": result["message"] + "; left alone while a run lives"}
+    if params["if_running"] == "skip" and run_processes.running_processes(layout) and not params["wipe"]:
+        return {**result, "changed": False, "message": result["message"] + "; left unchanged while a run is running"}
     cache.refuse_foreign(now, layout.cache(where.cache_id))
-    if not (now.warm and not want["wipe"]):
-        cache.refuse_beside_a_run(layout, now, wipe=want["wipe"])
-    if check_mode or not want["start"]:
-        return {**result, "changed": check_mode, "message": result["message"] + "; would be warmed and proved"}
-    words = ("wipe", "archive", "restore", "restore_required")
-    told = prewarm_job.arguments(layout, selection, where, **{word: want[word] for word in words})
+    if not (now.warm and not params["wipe"]):
+        cache.refuse_beside_a_run(layout, now, wipe=params["wipe"])
+    if check_mode or not params["start"]:
+        return {**result, "changed": check_mode, "message": result["message"] + "; would be prewarmed and checked"}
+    options = {name: params[name] for name in ("wipe", "archive", "restore", "restore_required")}
+    arguments = prewarm_job.arguments(layout, selection, where, **options)
     title = f"warm compile cache {where.cache_id}"
-    job = jobs.start_or_attach(layout, prewarm_job.name(where, told), prewarm_job.ENTRY, told, title=title)
+    job = jobs.start_or_attach(layout, prewarm_job.name(where, arguments), prewarm_job.ENTRY, arguments, title=title)
     return {**result, "job": job.as_dict()}

@@ -1,4 +1,4 @@
-"""From what an operator asked to a running trainer, or to the sentence that says why there is nothing to start."""
+"""Ensure that a training run is running: preflight checks, launch, or the reason for leaving things unchanged."""
 
 from __future__ import annotations
 
@@ -14,59 +14,60 @@ from ..history import known_good
 from ..monitor import notify, verdict
 from ..run import launch, resume, run_processes, runs, secrets_file, trainer_command
 from ..run.launch import Request
-from ..run.trainer_command import Selection, check_extra
+from ..run.trainer_command import Selection, check_environment
 from . import downtime, preflight
 
 
-def selection_of(want: Mapping[str, Any]) -> Selection:
-    """Read environment, release, configuration and extra variables from module arguments."""
+def selection_from(params: Mapping[str, Any]) -> Selection:
+    """Return the selection of environment, release, configuration and variables from module arguments."""
     return Selection(
-        env_id=want["env_id"],
-        release_id=want["release_id"],
-        config=want["config"],
-        overrides=tuple(want["overrides"]),
-        extra=check_extra(want["environment"]),
+        env_id=params["env_id"],
+        release_id=params["release_id"],
+        config=params["config"],
+        overrides=tuple(params["overrides"]),
+        extra=check_environment(params["environment"]),
     )
 
 
-def request_of(want: Mapping[str, Any]) -> Request:
-    """Read the whole request from module arguments.
+def request_from(params: Mapping[str, Any]) -> Request:
+    """Return the launch request from module arguments.
 
     Raises:
-        OpsError: a word that cannot work, naming its variable.
+        OpsError: an invalid value; the message names its variable.
     """
-    label = want["label"] or Path(want["config"]).stem
+    label = params["label"] or Path(params["config"]).stem
     runs.normalise_label(label)
     return Request(
-        selection=selection_of(want),
+        selection=selection_from(params),
         label=label,
-        session=want["session"],
-        operator=want["operator"],
-        resume=want["resume"],
-        expected_tok_s=want["expected_tok_s"],
-        tolerance=want["tolerance"],
-        speed_steps=want["speed_steps"],
-        keep_link=want["script_link"],
-        notify=notify.check(want["notify"]),
-        origin=want["origin"],
+        session=params["session"],
+        operator=params["operator"],
+        resume=params["resume"],
+        expected_tok_s=params["expected_tok_s"],
+        tolerance=params["tolerance"],
+        speed_steps=params["speed_steps"],
+        script_link=params["script_link"],
+        notify=notify.check(params["notify"]),
+        origin=params["origin"],
     )
 
 
-def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
-    """Make a run live, or leave the one that does; return the module's result.
+def ensure(layout: Layout, params: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
+    """Launch a run unless one is running; return the module's result.
 
     Raises:
-        OpsError: the reasons not to launch, all of them.
+        OpsError: all reasons against the launch.
     """
-    request = request_of(want)
-    kept = _kept(layout, request, want)
-    if kept is not None:
-        return kept
+    request = request_from(params)
+    unchanged = _leave_unchanged(layout, request, params)
+    if unchanged is not None:
+        return unchanged
     if check_mode and not layout.is_built(request.selection.env_id, request.selection.release_id):
-        return _would(_noted(f"would launch {request.label} once its environment and release are there", request))
-    found = look(layout, request, want, replacing=check_mode and want["after_stop"])
+        message = f"would launch {request.label} once its environment and release exist"
+        return _planned(_with_label_note(message, request))
+    found = run_preflight(layout, request, params, replacing=check_mode and params["after_stop"], store=not check_mode)
     problems = list(found.problems)
-    if found.cache is not None and not found.cache.warm and not (want["allow_cold"] or check_mode):
+    if found.cache is not None and not found.cache.warm and not (params["allow_cold"] or check_mode):
         problems.append(
             {
                 "name": "cache-cold",
@@ -77,66 +78,71 @@ def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict
     if problems:
         raise refusal(problems)
     if check_mode:
-        said = (
+        message = (
             f"would launch {request.label}: environment {request.selection.env_id}, release "
             f"{request.selection.release_id}, cache {found.cache.state if found.cache else 'unknown'}"
         )
-        return _would(_noted(said, request))
-    secrets_file.place(layout, {str(name): str(value) for name, value in want["secrets"].items()})
-    chosen = str(want["origin"].get("rollback_to") or "")
+        return _planned(_with_label_note(message, request))
+    secrets_file.write(layout, {str(name): str(value) for name, value in params["secrets"].items()})
+    target = str(params["origin"].get("rollback_to") or "")
     ready = dataclasses.replace(
         _with_cache(request, found),
-        bad={*known_good.read(layout)["bad"], *want["mark_bad"]} - {chosen},
-        proved={chosen, *(entry["run_id"] for entry in known_good.good_entries(layout))},
+        bad={*known_good.read(layout)["bad"], *params["mark_bad"]} - {target},
+        good={target, *(entry["run_id"] for entry in known_good.good_entries(layout))},
     )
     started = launch.start(layout, ready, found.record)
-    if want["mark_bad"] or chosen:
-        known_good.mark(layout, bad=want["mark_bad"], good=chosen)
+    if params["mark_bad"] or target:
+        known_good.mark(layout, bad=params["mark_bad"], good=target)
     main = run_processes.main_process(started)
     return {
         "changed": True,
         "launched": True,
         "run_id": started.run_id,
         "differs": [],
-        "message": _noted(
-            f"launched {started.run_id} (pid {main.pid if main else 'gone'})" + _goes_on(layout, started), request
+        "message": _with_label_note(
+            f"launched {started.run_id} (pid {main.pid if main else 'gone'})" + _resume_note(layout, started), request
         ),
         "diff": {"before": "", "after": f"run {started.run_id}\n"},
     }
 
 
-def before_stop(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
-    """Take every look of a launch as if the run that lives were stopped already, so that it is not stopped in vain.
+def check_before_stop(layout: Layout, params: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
+    """Run the preflight checks of a launch before the running run is stopped for it, as if it were stopped already.
 
     Raises:
-        OpsError: the reasons not to launch, all of them.
+        OpsError: all reasons against the launch.
     """
-    request = request_of(want)
-    told = {"changed": False, "launched": False, "run_id": "", "differs": []}
+    request = request_from(params)
+    result = {"changed": False, "launched": False, "run_id": "", "differs": []}
     if check_mode and not layout.is_built(request.selection.env_id, request.selection.release_id):
-        return {**told, "message": "environment and release are not there yet"}
-    launch.refuse_link(request.keep_link)
-    found = look(layout, request, want, replacing=True)
+        return {**result, "message": "environment and release do not exist yet"}
+    launch.check_script_link(request.script_link)
+    found = run_preflight(layout, request, params, replacing=True, store=not check_mode)
     if found.problems:
         raise refusal(found.problems, what="stopped or launched")
-    waits = downtime.told(layout, found.place, found.cache, wipe=want["wipe"])
-    return {**told, "message": "\n".join(text for text in ("every look is fine: it can be launched", waits) if text)}
+    note = downtime.message(layout, found.place, found.cache, wipe=params["wipe"])
+    return {**result, "message": "\n".join(text for text in ("All preflight checks passed.", note) if text)}
 
 
-def look(
-    layout: Layout, request: Request, want: Mapping[str, Any], *, replacing: bool = False
+def run_preflight(
+    layout: Layout, request: Request, params: Mapping[str, Any], *, replacing: bool, store: bool
 ) -> preflight.Findings:
-    """Take every look that a launch needs."""
-    chosen = request.selection
-    trainer_command.check_present(layout, chosen)
-    return preflight.look(
+    """Run the preflight checks of a launch.
+
+    Raises:
+        OpsError: environment, release or configuration is missing.
+    """
+    selection = request.selection
+    trainer_command.check_present(layout, selection)
+    return preflight.check(
         layout,
-        chosen,
+        selection,
         session=request.session,
-        secrets=want["secrets"],
-        drift=drift.of_environment(layout, chosen.env_id),
-        code=drift.of_release(layout, chosen.release_id),
+        secrets=params["secrets"],
+        drift=drift.of_environment(layout, selection.env_id),
+        code=drift.of_release(layout, selection.release_id),
         replacing=replacing,
+        store=store,
     )
 
 
@@ -144,17 +150,17 @@ def _with_cache(request: Request, found: preflight.Findings) -> Request:
     return dataclasses.replace(request, cache_id=found.place.cache_id if found.place else "")
 
 
-def _goes_on(layout: Layout, run: runs.Run) -> str:
-    source = runs.goes_on_from(run)
+def _resume_note(layout: Layout, run: runs.Run) -> str:
+    source = runs.resumed_from(run)
     if source:
-        other = " and ".join(resume.other_inputs(layout, run))
-        return f", goes on from {source}" + (f", whose {other} had other content" if other else "")
-    ended = resume.finished_before(layout, run)
-    return f", from step 0: {ended} of this configuration came to its end" if ended else ""
+        changed = " and ".join(resume.changed_inputs(layout, run))
+        return f", resumes from {source}" + (f", whose {changed} had different content" if changed else "")
+    finished = resume.finished_before(layout, run)
+    return f", starts from step 0: {finished} already finished with this configuration" if finished else ""
 
 
 def refusal(problems: list[dict[str, str]], *, what: str = "launched") -> OpsError:
-    """Return one error that holds every reason."""
+    """Return one error with all reasons."""
     lines = [
         f"{item['name']}: {item['message']}" + (f" Remedy: {item['remedy']}" if item["remedy"] else "")
         for item in problems
@@ -162,37 +168,37 @@ def refusal(problems: list[dict[str, str]], *, what: str = "launched") -> OpsErr
     return OpsError("\n".join([f"Nothing was {what}.", *lines]), facts={"problems": problems})
 
 
-def _noted(said: str, request: Request) -> str:
-    """Add what became of the label."""
+def _with_label_note(message: str, request: Request) -> str:
+    """Append a note when the label was changed."""
     note = runs.label_note(request.label)
-    return f"{said}\n{note}" if note else said
+    return f"{message}\n{note}" if note else message
 
 
-def _would(said: str) -> dict[str, Any]:
+def _planned(message: str) -> dict[str, Any]:
     return {
         "changed": True,
         "launched": False,
         "run_id": "",
         "differs": [],
-        "message": said,
-        "diff": {"before": "", "after": said + "\n"},
+        "message": message,
+        "diff": {"before": "", "after": message + "\n"},
     }
 
 
-def _kept(layout: Layout, request: Request, want: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the result that leaves things as they are; None when something is to be started."""
-    found = run_processes.all_living(layout)
-    alive = [run_id for run_id in found if run_processes.main_process(runs.load(layout, run_id))]
-    if alive and want["if_running"] == "keep":
-        run = runs.load(layout, sorted(alive)[-1])
+def _leave_unchanged(layout: Layout, request: Request, params: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the result when nothing has to be launched; None when a run has to be launched."""
+    found = run_processes.running_processes(layout)
+    running = [run_id for run_id in found if run_processes.main_process(runs.load(layout, run_id))]
+    if running and params["if_running"] == "keep":
+        run = runs.load(layout, sorted(running)[-1])
         differs = differences(run, request)
-        said = f"run {run.run_id} lives and was left alone" + (
-            f"; it is not what was asked: {'; '.join(differs)}; relaunch.yml replaces it" if differs else ""
+        message = f"run {run.run_id} is running and was left unchanged" + (
+            f"; it differs from the requested run: {'; '.join(differs)}; relaunch.yml replaces it" if differs else ""
         )
-        return {"changed": False, "launched": False, "run_id": run.run_id, "differs": differs, "message": said}
+        return {"changed": False, "launched": False, "run_id": run.run_id, "differs": differs, "message": message}
     current = runs.current(layout)
     finished = current is not None and verdict.read(current).state == "finished"
-    if current is not None and finished and not alive and not want["repeat_finished"]:
+    if current is not None and finished and not running and not params["repeat_finished"]:
         differs = differences(current, request)
         if not differs:
             return {
@@ -200,23 +206,23 @@ def _kept(layout: Layout, request: Request, want: Mapping[str, Any]) -> dict[str
                 "launched": False,
                 "run_id": current.run_id,
                 "differs": [],
-                "message": f"run {current.run_id} of this very state came to its end; relaunch.yml starts it again",
+                "message": f"run {current.run_id} already finished with this configuration; relaunch.yml trains again",
             }
     return None
 
 
 def differences(run: runs.Run, request: Request) -> list[str]:
-    """Say what of a run is not what the operator asks for now."""
-    chosen = request.selection
+    """Return a sentence for each difference between a run and the requested run."""
+    selection = request.selection
     pairs = [
-        ("environment", run.record.get("env_id"), chosen.env_id),
-        ("release", run.record.get("release_id"), chosen.release_id),
-        ("configuration", run.record.get("config_file"), chosen.config),
-        ("overrides", list(run.record.get("overrides") or ()), list(chosen.overrides)),
-        ("variables", dict(run.record.get("extra_environment") or {}), dict(chosen.extra)),
+        ("environment", run.record.get("env_id"), selection.env_id),
+        ("release", run.record.get("release_id"), selection.release_id),
+        ("configuration", run.record.get("config_file"), selection.config),
+        ("overrides", list(run.record.get("overrides") or ()), list(selection.overrides)),
+        ("variables", dict(run.record.get("extra_environment") or {}), dict(selection.extra)),
     ]
     return [
-        f"{name} is {has}, asked for {wanted}"
-        for name, has, wanted in pairs
-        if wanted not in ("", None) and has != wanted
+        f"{name} is {has}, requested {requested}"
+        for name, has, requested in pairs
+        if requested not in ("", None) and has != requested
     ]

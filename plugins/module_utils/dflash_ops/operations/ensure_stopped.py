@@ -1,4 +1,4 @@
-"""From what an operator asked of stop to a job, or to the sentence that nothing lives."""
+"""Ensure that no run is running, by a stop job where that is needed; or cancel a job."""
 
 from __future__ import annotations
 
@@ -12,48 +12,49 @@ from ..run import run_processes
 from . import stop
 
 
-def ensure(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
-    """End the job that was named; else start stopping what lives, and say which jobs go on."""
-    if want["job"]:
-        return cancel_job.end(layout, want["job"], check_mode=check_mode)
-    beside = cancel_job.running(layout)
-    result = stop_run(layout, want, check_mode=check_mode)
-    if beside:
-        result["beside"] = f"{cancel_job.told(layout, beside)} goes on; -e job={beside[0]} ends that"
-        result["message"] = f"{result['message']}; {result['beside']}"
+def ensure(layout: Layout, params: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
+    """Cancel the named job; without one, stop the run and report the jobs that keep running."""
+    if params["job"]:
+        return cancel_job.end(layout, params["job"], check_mode=check_mode)
+    other_jobs = cancel_job.running(layout)
+    result = stop_run(layout, params, check_mode=check_mode)
+    if other_jobs:
+        result["other_jobs"] = f"{cancel_job.told(layout, other_jobs)} keeps running; -e job={other_jobs[0]} cancels it"
+        result["message"] = f"{result['message']}; {result['other_jobs']}"
     return result
 
 
-def stop_run(layout: Layout, want: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
-    """Start stopping what lives; return the module's result."""
-    run = stop.run_to_stop(layout, want["run"])
+def stop_run(layout: Layout, params: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
+    """Start a stop job for the running run; return the module's result."""
+    run = stop.run_to_stop(layout, params["run"])
     if run is None:
-        return {"changed": False, "run_id": "", "state": "not running", "message": "nothing was ever launched here"}
-    found = run_processes.of_run(run)
+        message = "no run was ever launched on this box"
+        return {"changed": False, "run_id": "", "state": "not running", "message": message}
+    found = run_processes.processes_of(run)
     if not found:
-        said = verdict.read(run)
+        ended = verdict.read(run)
         return {
             "changed": False,
             "run_id": run.run_id,
-            "state": said.state,
+            "state": ended.state,
             "start": commands.start_command(run),
-            "message": f"nothing runs; {run.run_id} is {said.state}: {said.detail}",
+            "message": f"no run is running; {run.run_id} is {ended.state}: {ended.detail}",
         }
     pids = ", ".join(str(process.pid) for process in found)
     result = {
         "run_id": run.run_id,
         "start": commands.start_command(run),
-        "diff": {"before": f"{run.run_id} lives (pid {pids})\n", "after": f"{run.run_id} stopped\n"},
+        "diff": {"before": f"{run.run_id} is running (pid {pids})\n", "after": f"{run.run_id} stopped\n"},
     }
     if check_mode:
         return {**result, "changed": True, "state": "running", "message": f"would stop {run.run_id} (pid {pids})"}
-    name = f"{jobs.STOPS}{'now-' if want['immediately'] else ''}{run.run_id}"
-    told = {
+    name = f"{jobs.STOPS}{'now-' if params['immediately'] else ''}{run.run_id}"
+    arguments = {
         "root": str(layout.root),
         "workspace": str(layout.workspace),
         "run_id": run.run_id,
-        "immediately": want["immediately"],
-        "timeout": want["timeout"],
+        "immediately": params["immediately"],
+        "timeout": params["timeout"],
     }
-    job = jobs.start_or_attach(layout, name, "operations.stop:job", told, title=f"stop run {run.run_id}")
+    job = jobs.start_or_attach(layout, name, "operations.stop:job", arguments, title=f"stop run {run.run_id}")
     return {**result, "message": f"stopping {run.run_id}", "job": job.as_dict()}

@@ -1,4 +1,4 @@
-"""The box's half of a proof of life: wait for news, judge, and say what differs when a run is slow."""
+"""Health check of a run on the box: wait for progress, judge the run, and compare a slow run with known-good."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..monitor import health
 from ..monitor.health import Goal
 from ..run import metrics, run_processes, runs
 
-PAUSE = 0.2
+POLL_SECONDS = 0.2
 
 
 def news_key(run: runs.Run) -> str:
-    """Return what an operator would see change: phase, its progress, and the newest step."""
+    """Return a key that changes with the run's phase, its progress and the newest step."""
     state = run.read("state.json")
     newest = metrics.read_metrics(run.metrics, limit=65536)[-1:]
     step = newest[0]["step"] if newest else state.get("step")
@@ -26,23 +26,23 @@ def news_key(run: runs.Run) -> str:
 
 
 def wait_for_news(layout: Layout, run_id: str, *, last_key: str, seconds: float) -> None:
-    """Wait at most `seconds` until the run says something newer than `last_key`, or is gone."""
-    run = runs.chosen(layout, run_id)
+    """Wait at most `seconds` until the news key differs from `last_key` or the run ends."""
+    run = runs.select(layout, run_id)
     deadline = time.monotonic() + seconds
     while run is not None and time.monotonic() < deadline:
         if news_key(run) != last_key or run_processes.main_process(run) is None:
             return
-        time.sleep(PAUSE)
+        time.sleep(POLL_SECONDS)
 
 
-def judge(layout: Layout, answer: Mapping[str, Any], want: Mapping[str, Any]) -> dict[str, Any]:
+def judge(layout: Layout, answer: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the judgement, the comparison of a slow run with the known-good one, and the newest news key."""
-    run = runs.chosen(layout, want["run"]) if answer.get("run_id") else None
+    run = runs.select(layout, params["run"]) if answer.get("run_id") else None
     expected = dict(run.record.get("expected") or {}) if run else {}
     goal = Goal(
-        steps=int(want["speed_steps"]),
-        tolerance=float(want["tolerance"]),
-        expected_tok_s=float(want["expected_tok_s"] or expected.get("tok_s") or 0),
+        steps=int(params["speed_steps"]),
+        tolerance=float(params["tolerance"]),
+        expected_tok_s=float(params["expected_tok_s"] or expected.get("tok_s") or 0),
     )
     judgement = health.judge(answer, goal)
     return {
@@ -53,7 +53,7 @@ def judge(layout: Layout, answer: Mapping[str, Any], want: Mapping[str, Any]) ->
 
 
 def compare_with_known_good(layout: Layout, run: runs.Run) -> dict[str, Any]:
-    """Return the comparison of the newest known-good run with a slow run; empty when there is none."""
+    """Return the comparison of the newest known-good run with a slow run; empty without another known-good run."""
     good = known_good.latest(layout)
     if good is None or good["run_id"] == run.run_id or not (layout.run(good["run_id"]) / "run.json").is_file():
         return {}

@@ -1,4 +1,4 @@
-"""What has to be true before a launch, all of it looked at, so that an operator reads every reason at once."""
+"""Preflight checks of a launch; all of them run, so that an operator sees every problem at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from .. import inputs
+from .. import inputs, resolved_config
 from ..compile_cache import cache
 from ..compile_cache.cache import Place
 from ..core import disk, files, gpus, tmux
@@ -25,13 +25,13 @@ SPARE_BYTES = 2 * disk.GIB
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-    """What the looks gave.
+    """Results of the preflight checks.
 
     Args:
-        record: facts that join run.json.
-        problems: reasons not to launch.
-        place: which compile cache the run needs; None when it could not be worked out.
-        cache: how warm that is.
+        record: facts that become part of run.json.
+        problems: reasons against the launch.
+        place: compile cache that the run needs; None when the GPUs cannot be identified.
+        cache: state of that compile cache.
     """
 
     record: dict[str, Any]
@@ -40,7 +40,7 @@ class Findings:
     cache: cache.Look | None
 
 
-def look(
+def check(
     layout: Layout,
     selection: Selection,
     *,
@@ -50,23 +50,25 @@ def look(
     drift: list[str] | None = None,
     code: list[str] | None = None,
     replacing: bool = False,
+    store: bool = True,
 ) -> Findings:
-    """Look at everything a launch depends on.
+    """Check everything that a launch depends on.
 
     Args:
         layout: the box.
-        selection: what shall run.
+        selection: environment, release and configuration of the launch.
         session: tmux session name.
-        secrets: what will be placed; None: what lies there already.
-        survey: the GPUs, when they were asked for already.
+        secrets: secrets that the launch will write; None: those on the box.
+        survey: state of the GPUs; None: query them.
         drift: differences between the environment and its record.
         code: differences between the release and its record.
-        replacing: the run that lives will be stopped first, so that it lives and what its GPUs hold is no reason.
+        replacing: the running run will be stopped first, so that neither it nor its GPU memory is a problem.
+        store: keep the resolved configuration for the next call; False in check mode.
 
     Raises:
-        OpsError: environment, release or configuration are missing or refused: nothing else can be looked at then.
+        OpsError: environment, release or configuration is missing or rejected; no other check is possible then.
     """
-    resolved = trainer_command.resolved(layout, selection)
+    resolved = resolved_config.resolve(layout, selection, store=store)
     found = survey or gpus.survey()
     problems = [problem("environment-drift", text, HEAL_ENVIRONMENT) for text in drift or ()]
     problems += [problem("release-changed", text, HEAL_RELEASE) for text in code or ()]
@@ -74,7 +76,7 @@ def look(
         problem("inputs-changed", text, "put the recorded files back, or -e training_inputs_accept=true")
         for text in inputs.check(layout, resolved)
     ]
-    problems += [] if replacing else _living(layout)
+    problems += [] if replacing else _running(layout)
     problems += _session(layout, session)
     problems += _gpus(layout, selection, resolved["needs"], found, replacing=replacing)
     problems += _space(layout, resolved)
@@ -86,18 +88,18 @@ def look(
     )
 
 
-def _living(layout: Layout) -> list[dict[str, str]]:
+def _running(layout: Layout) -> list[dict[str, str]]:
     try:
-        launch.refuse_living(layout)
+        launch.require_nothing_running(layout)
     except OpsError as error:
-        return [problem("run-lives", error.message, error.remedy)]
+        return [problem("already-running", error.message, error.remedy)]
     return []
 
 
 def _session(layout: Layout, name: str) -> list[dict[str, str]]:
-    """Refuse a session of our name that no launch of ours started; one of an ended run is no obstacle."""
+    """Report a tmux session of this name that does not belong to a run."""
     try:
-        host = launch.server(layout)
+        host = launch.tmux_server(layout)
         found = host.find(tmux.check_name(name))
     except OpsError as error:
         return [problem("tmux", error.message, error.remedy)]
@@ -115,18 +117,19 @@ def _gpus(
         return []
     short = gpus.count_problem(found, used)
     if short:
-        return [problem("too-few-gpus", short, "change target.devices and drafter.devices, or give the box those GPUs")]
-    own = {process.pid for processes in run_processes.all_living(layout).values() for process in processes}
+        remedy = "change target.devices and drafter.devices, or add those GPUs to the box"
+        return [problem("too-few-gpus", short, remedy)]
+    own = {process.pid for processes in run_processes.running_processes(layout).values() for process in processes}
     held = gpus.foreign_memory(found, used, own_pids=own)
     if held:
-        return [problem("gpu-held", text, "end it, or choose other devices") for text in held]
-    if own and replacing:  # their memory is full: an allocation proves something after the stop only
+        return [problem("gpu-held", text, "end that process, or select other devices") for text in held]
+    if own and replacing:  # their memory is full: an allocation is meaningful only after the stop
         return []
     return [_named_gpu_problem(text) for text in gpus.probe_allocation(layout, selection.env_id, used)]
 
 
 def _named_gpu_problem(text: str) -> dict[str, str]:
-    """Give a failed allocation its catalogue name: a missing device node first, else what its message says."""
+    """Return a failed allocation under its name in the failure catalogue; a missing device node comes first."""
     if "nvidia-uvm" in text:
         return problem("uvm-missing", text, failures.known("uvm-missing").remedy)
     named = failures.match([text])
@@ -134,7 +137,7 @@ def _named_gpu_problem(text: str) -> dict[str, str]:
 
 
 def _space(layout: Layout, resolved: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Look at the mount of the checkpoints: what it keeps at once, and room to write one more."""
+    """Check that the mount of the checkpoints has space for all kept checkpoints and one being written."""
     one = int(resolved["needs"].get("checkpoint_bytes") or 0)
     keep = int(dict(resolved["config"].get("checkpoint") or {}).get("keep") or 1)
     try:
@@ -154,7 +157,7 @@ def _cache(
 ) -> tuple[Place | None, cache.Look | None]:
     try:
         where = cache.place(layout, selection, resolved, found)
-    except OpsError:  # the GPUs cannot be named: told as a problem of the GPUs
+    except OpsError:  # the GPUs cannot be identified; the GPU check reports it
         return None, None
     return where, cache.look(layout, where)
 
@@ -167,7 +170,7 @@ def facts(
     where: Place | None,
     warm: cache.Look | None,
 ) -> dict[str, Any]:
-    """Return what run.json says beside the launch itself."""
+    """Return the facts about environment, release, inputs and hardware for run.json."""
     env = files.read_json(layout.env(selection.env_id) / "env.json") or {}
     release = files.read_json(layout.release(selection.release_id) / "release.json") or {}
     used = gpus.indices(resolved["needs"])
@@ -191,5 +194,5 @@ def facts(
 
 
 def packages_of(env: Mapping[str, Any]) -> dict[str, str]:
-    """Return package name to version from env.json."""
+    """Return the versions of the packages in env.json, by name."""
     return {str(row["name"]): str(row["version"]) for row in env.get("packages") or ()}

@@ -1,4 +1,4 @@
-"""Promote: the run that proved itself, with an archive of its compile cache."""
+"""Promotion of a run to known-good, with an archive of its compile cache."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def promote(
     """Record a run as known-good; return the module's result.
 
     Raises:
-        OpsError: it did not prove itself.
+        OpsError: the run cannot be promoted.
     """
-    run = runs.need(layout, run_id)
+    run = runs.require(layout, run_id)
     before = known_good.latest(layout)
     if known_good.promoted(layout, run.run_id):
-        return {"changed": False, "entry": before, "message": f"run {run.run_id} is the known-good one already"}
+        return {"changed": False, "entry": before, "message": f"run {run.run_id} is already known-good"}
     entry = known_good.entry_of(layout, run, by=operator, allow_dirty=allow_dirty)
     if not check_mode:
         entry["archive"] = pack(layout, run)
@@ -37,7 +37,7 @@ def promote(
 
 
 def pack(layout: Layout, run: runs.Run) -> str:
-    """Pack the run's compile cache; return the archive's path, empty when the run used none that is still proved."""
+    """Pack the run's compile cache; return the archive's path, or an empty string without a checked cache."""
     where = cache.place_of(run.record)
     if not where.cache_id or not cache_archive.packable(layout, where):
         return ""

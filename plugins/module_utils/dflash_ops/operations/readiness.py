@@ -1,22 +1,21 @@
-"""What of a launch has no work left, told in the call that names environment and release."""
+"""Readiness of inputs and compile cache for a launch, so that a relaunch can skip their tasks."""
 
 from __future__ import annotations
 
-from .. import inputs
+from .. import inputs, resolved_config
 from ..compile_cache import cache
 from ..core import gpus
 from ..core.errors import OpsError
 from ..core.paths import Layout
-from ..run import trainer_command
 from ..run.trainer_command import Selection
 
 
-def of(layout: Layout, selection: Selection) -> dict[str, bool]:
-    """Tell whether the inputs are the recorded ones and the compile cache is warm; false where that cannot be told."""
+def check(layout: Layout, selection: Selection, *, store: bool) -> dict[str, bool]:
+    """Return whether the inputs match their records and the compile cache is warm; False when unknown."""
     try:
-        resolved = trainer_command.resolved(layout, selection)
+        resolved = resolved_config.resolve(layout, selection, store=store)
         recorded = all(inputs.look(layout, item).state == "recorded" for item in inputs.wanted(resolved))
         warm = cache.look(layout, cache.place(layout, selection, resolved, gpus.survey())).warm
-    except OpsError:  # whoever needs it says why
+    except OpsError:  # the task that needs them reports the reason
         return {"inputs": False, "cache": False}
     return {"inputs": recorded, "cache": warm}

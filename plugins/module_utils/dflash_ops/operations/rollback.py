@@ -1,4 +1,4 @@
-"""Rollback: what to go back to, and that all of it is still here."""
+"""Plan of a rollback: choice of the target run, and checks that it can be launched as recorded."""
 
 from __future__ import annotations
 
@@ -17,49 +17,50 @@ from . import downtime, preflight
 from .ensure_run import refusal
 
 
-def plan(layout: Layout, wanted: str, secrets: Mapping[str, str]) -> dict[str, Any]:
-    """Choose the target and prove that it can be launched; changes nothing.
+def plan(layout: Layout, run_id: str, secrets: Mapping[str, str], *, check_mode: bool = False) -> dict[str, Any]:
+    """Choose the target and check that it can be launched; stop and launch nothing.
 
     Raises:
-        OpsError: there is nothing to go back to, parts of it are gone or changed, or the box does not let it run.
+        OpsError: no run can be the target, parts of the target are missing or changed, or a preflight check fails.
     """
-    chosen = known_good.plan_rollback(layout, wanted)
+    chosen = known_good.plan_rollback(layout, run_id)
     entry = chosen["entry"]
     if entry is None:
         return {"changed": False, "target": {}, "bad": [], "message": chosen["reason"]}
     target = target_of(layout, entry)
-    found = looked(layout, entry, target["session"], secrets)
+    found = _preflight(layout, entry, target["session"], secrets, store=not check_mode)
     bad = ", ".join(chosen["bad"]) or "no run"
-    said = f"going back to {entry['run_id']} ({chosen['reason']}); {bad} will be marked bad"
-    waits = downtime.told(layout, found.place, found.cache)
+    message = f"rolling back to {entry['run_id']} ({chosen['reason']}); {bad} will be marked bad"
+    note = downtime.message(layout, found.place, found.cache)
     return {
         "changed": True,
         "target": target,
         "bad": chosen["bad"],
-        "message": f"{said}\n{waits}" if waits else said,
+        "message": f"{message}\n{note}" if note else message,
         "diff": {"before": "".join(f"{run_id}\n" for run_id in chosen["bad"]), "after": f"{entry['run_id']}\n"},
     }
 
 
-def looked(
-    layout: Layout, entry: Mapping[str, Any], session: str, secrets: Mapping[str, str]
+def _preflight(
+    layout: Layout, entry: Mapping[str, Any], session: str, secrets: Mapping[str, str], *, store: bool
 ) -> preflight.Findings:
-    """Take the other looks of a launch before anything is stopped for it.
+    """Run the preflight checks of the launch before anything is stopped for it.
 
     Raises:
-        OpsError: every reason not to launch.
+        OpsError: all reasons against the launch.
     """
-    found = preflight.look(layout, Selection.from_record(entry), session=session, secrets=secrets, replacing=True)
+    selection = Selection.from_record(entry)
+    found = preflight.check(layout, selection, session=session, secrets=secrets, replacing=True, store=store)
     if found.problems:
         raise refusal(found.problems, what="stopped or launched")
     return found
 
 
 def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a launch needs.
+    """Return the launch options of the target.
 
     Raises:
-        OpsError: environment or release are gone, or are not what the record says.
+        OpsError: environment or release is missing or differs from its record.
     """
     selection = Selection.from_record(entry)
     trainer_command.check_present(layout, selection)
@@ -68,8 +69,8 @@ def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
     if environment or release:
         heal = [drift.HEAL_ENVIRONMENT] * bool(environment) + [drift.HEAL_RELEASE] * bool(release)
         raise OpsError(
-            f"{entry['run_id']} cannot be launched as it was: {truncate.listed([*environment, *release], 10)}.",
-            remedy=f"{' and '.join(heal)}, in a checkout of {selection.release_id} when yours is another one; "
+            f"{entry['run_id']} cannot be launched as recorded: {truncate.listed([*environment, *release], 10)}.",
+            remedy=f"{' and '.join(heal)}, in a checkout of {selection.release_id} if yours is at another commit; "
             "then roll back",
         )
     where = cache.place_of(entry)

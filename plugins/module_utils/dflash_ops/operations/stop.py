@@ -1,4 +1,4 @@
-"""Stop a run: ask it to checkpoint and leave, wait, escalate, and prove that nothing of it is left."""
+"""Stop a run: send SIGTERM, wait for its checkpoint, escalate to SIGKILL, and verify that nothing is left."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ..run import launch, run_processes, runs
 CHECKPOINT_SECONDS = 600.0
 TERM_SECONDS = 10.0
 KILL_SECONDS = 20.0
-SAY_SECONDS = 2.0
-Say = Callable[[str], None]
+REPORT_SECONDS = 2.0
+Report = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Left:
-    """What a run still holds; all empty is the proof that it is gone.
+class Leftovers:
+    """Resources that a run still uses.
 
     Args:
-        pids: its processes.
-        gpu_pids: those among the run's processes that nvidia-smi still lists with memory.
-        gpus: those of the run's GPUs whose memory is still in use while no process can be seen that holds it.
-        ports: TCP ports it listened on that still have a listener.
+        pids: processes of the run.
+        gpu_pids: processes of the run that nvidia-smi still lists with memory.
+        gpus: GPUs of the run whose memory is in use by no visible process.
+        ports: TCP ports of the run that still have a listener.
     """
 
     pids: tuple[int, ...] = ()
@@ -40,24 +40,26 @@ class Left:
     ports: tuple[int, ...] = ()
 
     @property
-    def nothing(self) -> bool:
+    def empty(self) -> bool:
+        """Return whether nothing is left."""
         return not (self.pids or self.gpu_pids or self.gpus or self.ports)
 
     def as_text(self) -> str:
+        """Return the resources as one sentence."""
         parts = [
             ("process", self.pids),
             ("GPU memory of pid", self.gpu_pids),
-            ("memory, of a process that cannot be seen from here, on GPU", self.gpus),
+            ("memory of a process that is not visible here, on GPU", self.gpus),
             ("port", self.ports),
         ]
         return "; ".join(f"{name} {', '.join(map(str, found))}" for name, found in parts if found) or "nothing"
 
 
 def run_to_stop(layout: Layout, run_id: str = "") -> runs.Run | None:
-    """Return the run that stop is about: the named one, else the current, else one that still has processes."""
+    """Return the run to stop: the named run, else the current run, else the newest run that has processes."""
     if run_id:
         return runs.load(layout, run_id)
-    found = run_processes.all_living(layout)
+    found = run_processes.running_processes(layout)
     current = runs.current(layout)
     if current is not None and (current.run_id in found or not found):
         return current
@@ -65,14 +67,14 @@ def run_to_stop(layout: Layout, run_id: str = "") -> runs.Run | None:
 
 
 def job(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """Entry of the detached stop, so that a dropped connection does not leave a run half stopped."""
+    """Run the detached stop job, so that a dropped connection does not leave a run half stopped."""
     layout = Layout.of(arguments["root"], arguments["workspace"])
     run = runs.load(layout, str(arguments["run_id"]))
     return stop(
         layout,
         run,
-        say=progress.say,
-        now=bool(arguments.get("immediately")),
+        report=progress.say,
+        immediately=bool(arguments.get("immediately")),
         seconds=float(arguments.get("timeout") or CHECKPOINT_SECONDS),
     )
 
@@ -81,99 +83,99 @@ def stop(
     layout: Layout,
     run: runs.Run,
     *,
-    say: Say,
-    now: bool = False,
+    report: Report,
+    immediately: bool = False,
     seconds: float = CHECKPOINT_SECONDS,
     term_seconds: float = TERM_SECONDS,
 ) -> dict[str, Any]:
-    """Stop `run` and prove it.
+    """Stop `run` and verify that nothing of it is left.
 
     Args:
         layout: the box.
-        run: which.
-        say: takes live lines.
-        now: skip the wait for a checkpoint.
-        seconds: how long the trainer may take to write its checkpoint.
-        term_seconds: how long children may take after SIGTERM.
+        run: the run to stop.
+        report: callback for live lines.
+        immediately: skip the wait for a checkpoint.
+        seconds: time limit for the trainer's checkpoint.
+        term_seconds: time limit for other processes after SIGTERM.
 
     Returns:
         `{"run_id", "state", "detail", "forced", "checkpoint_step", "left"}`.
 
     Raises:
-        OpsError: something of the run survives SIGKILL.
+        OpsError: a resource of the run is still in use after SIGKILL.
     """
-    before = run_processes.of_run(run)
+    before = run_processes.processes_of(run)
     ports = run_processes.listening_ports(process.pid for process in before)
     pids = {process.pid for process in before}
     main = run_processes.main_process(run)
     forced = False
     if main is not None:
-        forced = not _leave_by_itself(run, main, say=say, seconds=0.0 if now else seconds)
-    pids |= {process.pid for process in run_processes.of_run(run)}
-    if forced or run_processes.of_run(run):
+        forced = not _wait_for_exit(run, main, report=report, seconds=0.0 if immediately else seconds)
+    pids |= {process.pid for process in run_processes.processes_of(run)}
+    if forced or run_processes.processes_of(run):
         files.write_json(run.folder / "stop.json", {"asked_at": time.time(), "forced": forced})
-        _escalate(run, say=say, term_seconds=0.0 if now else term_seconds)
-    said = verdict.read(run)
+        _escalate(run, report=report, term_seconds=0.0 if immediately else term_seconds)
+    ended = verdict.read(run)
     _end_session(layout, run)
-    left, unasked = _prove(run, pids, set(ports))
-    if not left.nothing:
+    left, gpu_error = _find_leftovers(run, pids, set(ports))
+    if not left.empty:
         raise OpsError(
-            f"run {run.run_id} left behind: {left.as_text()}.",
+            f"run {run.run_id} is stopped, but these resources are still in use: {left.as_text()}.",
             facts={"left": dataclasses.asdict(left)},
-            remedy="a process in state D waits for a disk or driver; look at ps, nvidia-smi and the kernel log, on the "
-            "Proxmox host too",
+            remedy="a process in state D waits for a disk or driver; check ps, nvidia-smi and the kernel log, also on "
+            "the Proxmox host",
         )
     steps = runs.checkpoint_steps(run)
-    say(
-        f"proved: no process, no port of run {run.run_id} is left; its GPUs could not be asked: {unasked}"
-        if unasked
-        else f"proved: no process, no GPU memory, no port of run {run.run_id} is left"
+    report(
+        f"verified: run {run.run_id} has no process and no port left; its GPUs could not be queried: {gpu_error}"
+        if gpu_error
+        else f"verified: run {run.run_id} has no process, no GPU memory and no port left"
     )
     return {
         "run_id": run.run_id,
-        "state": said.state,
-        "detail": said.detail,
+        "state": ended.state,
+        "detail": ended.detail,
         "forced": forced,
         "checkpoint_step": steps[-1] if steps else None,
         "left": dataclasses.asdict(left),
     }
 
 
-def _leave_by_itself(run: runs.Run, main: Process, *, say: Say, seconds: float) -> bool:
-    """Send SIGTERM and wait for the trainer to write its checkpoint; tell whether it left in time."""
+def _wait_for_exit(run: runs.Run, main: Process, *, report: Report, seconds: float) -> bool:
+    """Send SIGTERM and wait for the trainer's checkpoint; return whether the trainer exited in time."""
     if seconds <= 0:
         return False
-    say(f"SIGTERM to pid {main.pid}: write a checkpoint and leave (at most {seconds:g} s)")
+    report(f"SIGTERM to pid {main.pid}, which writes a checkpoint and exits (at most {seconds:g} s)")
     processes.send([main], signal.SIGTERM)
     _wake([main])
     started = shown = time.monotonic()
     while time.monotonic() - started < seconds:
         if not processes.wait_gone([main], 0.2):
-            say(f"pid {main.pid} left after {time.monotonic() - started:.1f} s")
+            report(f"pid {main.pid} exited after {time.monotonic() - started:.1f} s")
             return True
-        if time.monotonic() - shown >= SAY_SECONDS:
+        if time.monotonic() - shown >= REPORT_SECONDS:
             shown = time.monotonic()
-            say(f"waiting for the checkpoint: {verdict.phase_text(run)}, {shown - started:.0f} of {seconds:g} s")
-    say(f"pid {main.pid} did not leave in {seconds:g} s")
+            report(f"waiting for the checkpoint: {verdict.phase_text(run)}, {shown - started:.0f} of {seconds:g} s")
+    report(f"pid {main.pid} did not exit within {seconds:g} s")
     return False
 
 
 def _wake(found: list[Process]) -> None:
-    """A suspended process takes no SIGTERM; let it run."""
+    """Send SIGCONT: a suspended process does not handle SIGTERM."""
     processes.send(found, signal.SIGCONT)
 
 
-def _escalate(run: runs.Run, *, say: Say, term_seconds: float) -> None:
-    """End every process of the run: SIGTERM, then SIGKILL, also children that left the session meanwhile."""
-    left = run_processes.of_run(run)
+def _escalate(run: runs.Run, *, report: Report, term_seconds: float) -> None:
+    """End every process of the run by SIGTERM, then SIGKILL, including children outside its session."""
+    left = run_processes.processes_of(run)
     if left and term_seconds > 0:
-        say(f"SIGTERM to {len(left)} processes of the run: {_pids(left)}")
+        report(f"SIGTERM to {len(left)} processes of the run: {_pids(left)}")
         processes.send(left, signal.SIGTERM)
         _wake(left)
         processes.wait_gone(left, term_seconds)
     deadline = time.monotonic() + KILL_SECONDS
-    while (left := run_processes.of_run(run)) and time.monotonic() < deadline:
-        say(f"SIGKILL to {len(left)} processes of the run: {_pids(left)}")
+    while (left := run_processes.processes_of(run)) and time.monotonic() < deadline:
+        report(f"SIGKILL to {len(left)} processes of the run: {_pids(left)}")
         processes.send(left, signal.SIGKILL)
         processes.wait_gone(left, 2.0)
 
@@ -183,41 +185,42 @@ def _pids(found: list[Process]) -> str:
 
 
 def _end_session(layout: Layout, run: runs.Run) -> None:
-    """Close the run's tmux session, and only when it carries this run's mark."""
-    host = launch.server(layout)
+    """Close the tmux session if it belongs to this run."""
+    host = launch.tmux_server(layout)
     found = host.find(runs.session_of(run))
     if found is not None and found.run_id == run.run_id:
         host.end(found)
 
 
-def _prove(run: runs.Run, pids: set[int], ports: set[int]) -> tuple[Left, str]:
-    """Look at processes, GPU memory and ports once more, after a moment that the kernel may need.
+def _find_leftovers(run: runs.Run, pids: set[int], ports: set[int]) -> tuple[Leftovers, str]:
+    """Return the resources still in use, and why the GPUs could not be queried (empty without a GPU or an error).
 
-    Returns what is left, and why the GPUs could not be asked (empty: they were, or the run had none).
+    The kernel and the driver may need a few seconds to free processes, ports and GPU memory.
     """
     deadline = time.monotonic() + 5.0
     while True:
-        alive = tuple(process.pid for process in run_processes.of_run(run))
-        still = tuple(sorted(ports & run_processes.open_ports()))
-        if not (alive or still) or time.monotonic() > deadline:
+        running = tuple(process.pid for process in run_processes.processes_of(run))
+        listening = tuple(sorted(ports & run_processes.open_ports()))
+        if not (running or listening) or time.monotonic() > deadline:
             break
         time.sleep(0.2)
-    had = gpus.indices(dict(run.record.get("needs") or {}))
-    found = _settled(pids, had, seconds=max(0.0, deadline - time.monotonic())) if had else gpus.Survey(state="none")
-    left = Left(alive, _holding(found, pids), tuple(gpu.index for gpu in gpus.unseen(found, had)), still)
+    used = gpus.indices(dict(run.record.get("needs") or {}))
+    found = _settled(pids, used, seconds=max(0.0, deadline - time.monotonic())) if used else gpus.Survey(state="none")
+    unseen = tuple(gpu.index for gpu in gpus.unseen(found, used))
+    left = Leftovers(running, _holding(found, pids), unseen, listening)
     return left, "; ".join(found.problems) if found.state == "unknown" else ""
 
 
-def _settled(pids: set[int], had: Sequence[int], *, seconds: float) -> gpus.Survey:
-    """Ask the GPUs until they are free; the driver may need a moment to give memory back."""
+def _settled(pids: set[int], used: Sequence[int], *, seconds: float) -> gpus.Survey:
+    """Query the GPUs until the run's memory is free, or `seconds` have passed."""
     deadline = time.monotonic() + seconds
     while True:
         found = gpus.survey()
-        if not (_holding(found, pids) or gpus.unseen(found, had)) or time.monotonic() >= deadline:
+        if not (_holding(found, pids) or gpus.unseen(found, used)) or time.monotonic() >= deadline:
             return found
         time.sleep(0.5)
 
 
 def _holding(found: gpus.Survey, pids: set[int]) -> tuple[int, ...]:
-    """Return which of `pids` still hold GPU memory."""
+    """Return those of `pids` that still use GPU memory."""
     return tuple(holder.pid for holder in found.holders if holder.pid in pids and processes.look(holder.pid))

@@ -1,4 +1,4 @@
-"""Checkpoints as the box sees them: which are complete by their index, which are damaged, which were put aside."""
+"""Checkpoints on the box: complete ones by their index, damaged ones, and those that the trainer quarantined."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ INDEX = "index.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class Folder:
-    """One checkpoint folder.
+class Checkpoint:
+    """A checkpoint folder.
 
     Args:
-        path: where it lies.
-        step: its step.
-        damage: what is wrong; empty when every file of its index is there with its size.
+        path: the folder.
+        step: its training step.
+        damage: the first problem found; empty when every file of its index exists with the recorded size.
     """
 
     path: Path
@@ -26,7 +26,7 @@ class Folder:
 
 
 def damage(folder: Path) -> str:
-    """Say what a checkpoint lacks, by names and sizes; the trainer compares hashes too before it resumes."""
+    """Return the first problem of a checkpoint by names and sizes; the trainer also compares hashes when it resumes."""
     index = files.read_json(folder / INDEX)
     listed = index.get("files") if isinstance(index, dict) else None
     if not isinstance(listed, dict):
@@ -41,17 +41,17 @@ def damage(folder: Path) -> str:
     return ""
 
 
-def look(folder: Path) -> list[Folder]:
-    """Return the checkpoint folders, lowest step first."""
+def read_all(folder: Path) -> list[Checkpoint]:
+    """Return the checkpoints below `folder`, lowest step first."""
     found = [path for path in folder.glob("step-*") if path.is_dir() and path.name.removeprefix("step-").isdigit()]
-    return [Folder(path, int(path.name.removeprefix("step-")), damage(path)) for path in sorted(found)]
+    return [Checkpoint(path, int(path.name.removeprefix("step-")), damage(path)) for path in sorted(found)]
 
 
-def complete(folder: Path) -> list[Folder]:
-    """Return those that can be resumed from, lowest step first."""
-    return [item for item in look(folder) if not item.damage]
+def complete(folder: Path) -> list[Checkpoint]:
+    """Return the checkpoints that a run can resume from, lowest step first."""
+    return [item for item in read_all(folder) if not item.damage]
 
 
-def put_aside(folder: Path) -> list[Path]:
-    """Return damaged checkpoints that the trainer kept aside."""
+def quarantined(folder: Path) -> list[Path]:
+    """Return the damaged checkpoints that the trainer renamed."""
     return sorted(folder.glob("damaged-step-*"))

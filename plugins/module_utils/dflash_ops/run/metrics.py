@@ -1,4 +1,4 @@
-"""What metrics.jsonl says: one JSON object a step, read tolerantly because the trainer writes while we read."""
+"""Metrics of a run: one JSON object a step in metrics.jsonl, which the trainer may be writing while it is read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from ..core import files
 
-WINDOW = 10  # steps over which a speed is a speed
-LEFT_WINDOW = 50  # steps whose pace tells how long the rest takes
+WINDOW = 10  # steps over which the speed is measured
+PACE_WINDOW = 50  # steps from whose pace the remaining time is estimated
 READ_LIMIT = 64 << 20  # bytes
 
 
@@ -38,7 +38,7 @@ def numbers(rows: Sequence[dict[str, Any]], key: str) -> list[float]:
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """Tokens a second: the median of the last steps, and the best median the run ever held over as many steps."""
+    """Tokens a second: the median over the last steps and the best median over any window of the same length."""
 
     now: float | None
     best: float | None
@@ -46,7 +46,7 @@ class Speed:
 
 
 def speed(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> Speed:
-    """Return the speed over the last `window` steps, and the best that any `window` steps in a row had."""
+    """Return the median speed of the last `window` steps and the best of any `window` consecutive steps."""
     values = numbers(rows, "tok_s")
     if not values:
         return Speed(now=None, best=None, steps=0)
@@ -56,7 +56,7 @@ def speed(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> Speed:
 
 
 def allocator_flat(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> bool | None:
-    """Tell whether device allocations and frees stood still over the last steps; None when no GPU reports them."""
+    """Return whether device allocations and frees stayed constant over the last steps; None without GPU counters."""
     counts = [
         [(gpu.get("device_allocations"), gpu.get("device_frees")) for gpu in row["gpus"]]
         for row in rows[-window:]
@@ -73,8 +73,8 @@ def step_seconds(rows: Sequence[dict[str, Any]], *, window: int = WINDOW) -> flo
 
 
 def seconds_left(rows: Sequence[dict[str, Any]], total: int | None, *, now: float) -> float | None:
-    """Return the seconds to step `total` at the pace of the last steps, with their checkpoints and evaluations."""
-    timed = [row for row in rows[-LEFT_WINDOW:] if isinstance(row.get("time"), (int, float))]
+    """Return the seconds to step `total` at the pace of the last steps, including checkpoints and evaluations."""
+    timed = [row for row in rows[-PACE_WINDOW:] if isinstance(row.get("time"), (int, float))]
     if total is None or len(timed) < 2 or timed[-1]["step"] <= timed[0]["step"]:
         return None
     pace = (timed[-1]["time"] - timed[0]["time"]) / (timed[-1]["step"] - timed[0]["step"])

@@ -1,4 +1,4 @@
-"""Which run's checkpoints a new run goes on from."""
+"""Choice of the run whose checkpoints a new run resumes from."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TRAINED_ON = ("dataset", "target")
 
 
 def identity_of(config: Mapping[str, Any], *, trainer: Path) -> str:
-    """Return a hash over what must be equal for a checkpoint to fit: model, data and objective, not the length.
+    """Return a hash of the values that must match for a checkpoint to fit: model, data, objective; not the length.
 
     Args:
         config: the resolved configuration.
-        trainer: the release's `trainer/`; paths below it are compared without it, as each release has its own.
+        trainer: the release's `trainer/`; the hash leaves this prefix out of paths, because it differs by release.
     """
     kept = {
         section: {
@@ -41,22 +41,22 @@ def identity_of(config: Mapping[str, Any], *, trainer: Path) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def source(
-    layout: Layout, identity: str, *, bad: Collection[str] = (), proved: Collection[str] = (), back_to: str = ""
+def find_source(
+    layout: Layout, identity: str, *, bad: Collection[str] = (), good: Collection[str] = (), rollback_to: str = ""
 ) -> runs.Run | None:
-    """Return the newest run of this identity that holds a checkpoint; none when it came to its end by itself.
+    """Return the newest run of this identity that has a checkpoint; None when that run finished.
 
     Args:
         layout: the box.
         identity: `identity_of` the configuration to train.
-        bad: runs that are passed over, with what went on from them.
-        proved: runs whose own checkpoints are good, whatever they went on from.
-        back_to: the run that a rollback goes back to; then only the runs of that state and what it came of count.
+        bad: runs that are skipped together with their descendants.
+        good: runs whose own checkpoints are good, whatever they resumed from.
+        rollback_to: target of a rollback; only its relaunches, itself and its ancestors are then considered.
     """
-    past = Past(layout, bad=bad, proved=proved)
-    for run_id in _of_state(past, back_to) if back_to else reversed(past.run_ids):
-        run = past.run(run_id)
-        if run is None or run.record.get("resume_identity") != identity or past.tainted(run_id):
+    history = History(layout, bad=bad, good=good)
+    for run_id in _runs_of_state(history, rollback_to) if rollback_to else reversed(history.run_ids):
+        run = history.run(run_id)
+        if run is None or run.record.get("resume_identity") != identity or history.tainted(run_id):
             continue
         if run.read("state.json").get("phase") == "finished":
             return None
@@ -65,24 +65,24 @@ def source(
     return None
 
 
-class Past:
-    """The runs of a box and what each went on from; a record is read once, however many came of it."""
+class History:
+    """The runs of a box and their ancestors; each record is read once."""
 
-    def __init__(self, layout: Layout, *, bad: Collection[str] = (), proved: Collection[str] = ()) -> None:
+    def __init__(self, layout: Layout, *, bad: Collection[str] = (), good: Collection[str] = ()) -> None:
         self.run_ids = runs.run_ids(layout)
         self._layout = layout
         self._known = frozenset(self.run_ids)
         self._read: dict[str, runs.Run | None] = {}
-        self._tainted = {**dict.fromkeys(proved, False), **dict.fromkeys(bad, True)}
+        self._tainted = {**dict.fromkeys(good, False), **dict.fromkeys(bad, True)}
 
     def run(self, run_id: str) -> runs.Run | None:
-        """Return a run; None when there is none of this id, or its record is damaged."""
+        """Return a run; None when no run has this id or its record is damaged."""
         if run_id not in self._read:
-            self._read[run_id] = runs.readable(self._layout, run_id) if run_id in self._known else None
+            self._read[run_id] = runs.load_or_none(self._layout, run_id) if run_id in self._known else None
         return self._read[run_id]
 
     def lineage(self, run_id: str) -> Iterator[str]:
-        """Yield the id of a run, of the one that it went on from, and so on; the last one may be pruned already."""
+        """Yield the ids of a run and its ancestors, newest first; the oldest may have been pruned."""
         seen = set()
         while run_id and run_id not in seen:
             seen.add(run_id)
@@ -91,37 +91,37 @@ class Past:
             run_id = str(run.record.get("resume_from") or "") if run else ""
 
     def tainted(self, run_id: str) -> bool:
-        """Tell whether a run is bad, or went on from a bad one without a proved one between them."""
+        """Return whether a run is bad or descends from a bad run without a good run between them."""
         passed = []
-        for one in self.lineage(run_id):
-            if one in self._tainted:
+        for ancestor in self.lineage(run_id):
+            if ancestor in self._tainted:
                 break
-            passed.append(one)
-        verdict = self._tainted.get(one, False)
+            passed.append(ancestor)
+        verdict = self._tainted.get(ancestor, False)
         self._tainted.update(dict.fromkeys(passed, verdict))
         return verdict
 
 
-def _of_state(past: Past, run_id: str) -> list[str]:
-    """Return the runs that were rolled back to `run_id`, newest first, then itself, then what it went on from."""
-    others = [run for other in reversed(past.run_ids) if (run := past.run(other))]
-    again = [other.run_id for other in others if runs.rolled_back_to(other) == run_id]
-    return [*again, *(other for other in past.lineage(run_id) if past.run(other))]
+def _runs_of_state(history: History, run_id: str) -> list[str]:
+    """Return the runs that a rollback to `run_id` launched, newest first, then the run itself and its ancestors."""
+    others = [run for other in reversed(history.run_ids) if (run := history.run(other))]
+    relaunched = [other.run_id for other in others if runs.rollback_target(other) == run_id]
+    return [*relaunched, *(other for other in history.lineage(run_id) if history.run(other))]
 
 
-def other_inputs(layout: Layout, run: runs.Run) -> list[str]:
-    """Return what a run trains on, dataset or target, that is not what the run it goes on from trained on."""
-    earlier = runs.readable(layout, str(run.record.get("resume_from") or ""))
-    before, now = (dict(one.record.get("inputs") or {}) if one else {} for one in (earlier, run))
+def changed_inputs(layout: Layout, run: runs.Run) -> list[str]:
+    """Return which of dataset and target differ in content from those of the run that this run resumed from."""
+    earlier = runs.load_or_none(layout, str(run.record.get("resume_from") or ""))
+    before, now = (dict(item.record.get("inputs") or {}) if item else {} for item in (earlier, run))
     pairs = {name: [dict(side.get(name) or {}).get("fingerprint") for side in (before, now)] for name in TRAINED_ON}
     return [name for name, pair in pairs.items() if all(pair) and pair[0] != pair[1]]
 
 
 def finished_before(layout: Layout, run: runs.Run) -> str:
-    """Return the newest earlier run of the same identity when it came to its end by itself; else nothing."""
+    """Return the id of the newest earlier run of the same identity if it finished; else an empty string."""
     identity = run.record.get("resume_identity")
     for run_id in reversed(runs.run_ids(layout)):
-        other = runs.readable(layout, run_id) if run_id != run.run_id else None
+        other = runs.load_or_none(layout, run_id) if run_id != run.run_id else None
         if other is not None and other.record.get("resume_identity") == identity:
             return run_id if other.read("state.json").get("phase") == "finished" else ""
     return ""

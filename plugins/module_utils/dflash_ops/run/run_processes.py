@@ -1,4 +1,4 @@
-"""Which processes belong to a run, found in /proc alone: by pid and start time, and by the run's mark."""
+"""Processes of a run, found in /proc: by pid and start time, and by the run's environment variable."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 def main_process(run: runs.Run) -> Process | None:
-    """Return the trainer's process while it lives: the one recorded at launch, else the one start_training.sh named."""
+    """Return the running trainer process: from process.json, else from the pid file of start_training.sh."""
     recorded = run.read("process.json")
     if recorded.get("boot_id") == processes.boot_id() and recorded.get("pid"):
         process = Process(pid=int(recorded["pid"]), start_ticks=int(recorded["start_ticks"]))
         return process if processes.alive(process) else None
-    return named_process(run)
+    return process_from_pid_file(run)
 
 
-def named_process(run: runs.Run) -> Process | None:
-    """Return the process of the `pid` file when it really carries the run's mark."""
+def process_from_pid_file(run: runs.Run) -> Process | None:
+    """Return the process of the `pid` file when its environment names this run."""
     text = files.read_tail(run.folder / "pid", 64).strip()
     if not text.isdigit() or processes.run_of(int(text)) != run.folder.resolve():
         return None
     return processes.look(int(text))
 
 
-def of_run(run: runs.Run) -> list[Process]:
-    """Return every process of a run: the trainer and all that carry its mark, wherever they went."""
+def processes_of(run: runs.Run) -> list[Process]:
+    """Return every process of a run: the trainer and all processes whose environment names the run."""
     folder, main = run.folder.resolve(), main_process(run)
-    looked = (processes.look(pid) for pid in processes.all_pids() if processes.run_of(pid) == folder)
-    found = [process for process in looked if process is not None]
+    candidates = (processes.look(pid) for pid in processes.all_pids() if processes.run_of(pid) == folder)
+    found = [process for process in candidates if process is not None]
     return found if main is None or main in found else [main, *found]
 
 
-def all_living(layout: Layout) -> dict[str, list[Process]]:
-    """Return the processes of every run of this box that still has some."""
+def running_processes(layout: Layout) -> dict[str, list[Process]]:
+    """Return the processes of each run of this box that has any, by run id."""
     found: dict[str, list[Process]] = {}
     for pid in processes.all_pids():
         folder = processes.run_of(pid)
@@ -59,13 +59,13 @@ def all_living(layout: Layout) -> dict[str, list[Process]]:
 
 
 def listening_ports(pids: Iterable[int]) -> list[int]:
-    """Return the TCP ports on which these processes listen."""
+    """Return the TCP ports that these processes listen on, sorted."""
     inodes = {inode for pid in pids for inode in _socket_inodes(pid)}
     return sorted({port for port, inode in _listeners() if inode in inodes})
 
 
 def open_ports() -> set[int]:
-    """Return every TCP port of this network namespace on which anything listens."""
+    """Return every TCP port of this network namespace that has a listener."""
     return {port for port, _ in _listeners()}
 
 
@@ -99,7 +99,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def command_line(pid: int) -> list[str]:
-    """Return the argv of a process; empty when it is gone."""
+    """Return the argv of a process; empty when the process has ended."""
     try:
         raw = (processes.PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -108,7 +108,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def mapped_files(pid: int) -> list[str]:
-    """Return the files a process has mapped: the libraries it really uses."""
+    """Return the files that a process has mapped, including the libraries in use."""
     try:
         text = (processes.PROC / str(pid) / "maps").read_text(errors="replace")
     except OSError:
@@ -117,12 +117,12 @@ def mapped_files(pid: int) -> list[str]:
 
 
 def torch_libraries(pid: int) -> list[str]:
-    """Return torch's own libraries among the files a process has mapped; others lie below a folder named torch too."""
+    """Return the mapped files of a process that are torch's own libraries, not others below a folder named torch."""
     return [path for path in mapped_files(pid) if TORCH_LIBRARY.search(path)]
 
 
 def executable(pid: int) -> str:
-    """Return the file a process runs; empty when it may not be read."""
+    """Return the executable of a process; empty when it may not be read."""
     try:
         return os.readlink(processes.PROC / str(pid) / "exe")
     except OSError:
@@ -130,11 +130,11 @@ def executable(pid: int) -> str:
 
 
 def cgroup_oom_kills() -> int | None:
-    """Return how often the OOM killer struck in this memory cgroup; None when that is not known."""
-    place = next(
+    """Return the number of OOM kills in this memory cgroup; None when unknown."""
+    cgroup = next(
         (line.rpartition(":")[2] for line in _lines(processes.PROC / "self/cgroup") if line.startswith("0::")), ""
     )
-    for folder in (Path("/sys/fs/cgroup") / place.lstrip("/"), Path("/sys/fs/cgroup")):
+    for folder in (Path("/sys/fs/cgroup") / cgroup.lstrip("/"), Path("/sys/fs/cgroup")):
         for line in _lines(folder / "memory.events"):
             name, _, count = line.partition(" ")
             if name == "oom_kill" and count.isdigit():

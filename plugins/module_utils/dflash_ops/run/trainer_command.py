@@ -1,11 +1,9 @@
-"""How the trainer is called: its command and its whole environment, the same for prewarm, probes and training."""
+"""Command and environment of the trainer, the same for prewarm, preflight checks and training."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,8 @@ from ..core.paths import SYSTEM_PATH, Layout, home
 
 SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-CONFIG_SECONDS = 60
-# What places the compile cache and the code, and what would switch the cache off: no run may have its own.
-OURS = re.compile(
+# Variables that locate or disable the compile cache, or locate the code; a run must not set them.
+RESERVED = re.compile(
     r"TORCHINDUCTOR_(CACHE_DIR|FORCE_DISABLE_CACHES|FX_GRAPH_CACHE|AUTOGRAD_CACHE)|TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE"
     r"|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|TRITON_(CACHE_DIR|ALWAYS_COMPILE|HOME)|FLA_CACHE_(DIR|RESULTS)|TMPDIR|PYTHONPATH|PYTHONHOME|DFLASH_.*"
 )
@@ -26,14 +23,14 @@ OURS = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """What a trainer process is made of.
+    """Environment, release and configuration of a trainer process.
 
     Args:
-        env_id: the environment whose Python runs it.
-        release_id: the release whose code runs.
+        env_id: environment whose Python runs the trainer.
+        release_id: release of the trainer's code.
         config: TOML file below the release's `trainer/configs`, such as demo.toml.
-        overrides: `section.key=value` words laid over the file.
-        extra: further environment variables, none of them secret.
+        overrides: `section.key=value` strings that override values of the file.
+        extra: additional environment variables, none of them secret.
     """
 
     env_id: str
@@ -44,7 +41,7 @@ class Selection:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Selection:
-        """Rebuild the selection of an earlier run from its run.json."""
+        """Return the selection of an earlier run from its run.json."""
         return cls(
             env_id=str(record["env_id"]),
             release_id=str(record["release_id"]),
@@ -55,38 +52,38 @@ class Selection:
 
 
 def trainer_folder(layout: Layout, release_id: str) -> Path:
+    """Return the folder `trainer/` of a release, the working directory of the trainer."""
     return layout.release(release_id) / "trainer"
 
 
 def config_path(selection: Selection) -> str:
-    """Return the TOML file relative to the release's `trainer/`, where the trainer runs."""
+    """Return the path of the TOML file relative to the release's `trainer/`."""
     return f"configs/{selection.config}"
 
 
-def check_extra(extra: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the operator's extra variables in a fixed order.
+def check_environment(extra: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the additional environment variables, sorted by name.
 
     Raises:
-        OpsError: a name that no shell accepts, one that looks like a secret (it would land in the record), or one that
-            the box sets itself.
+        OpsError: a name is not a valid variable name, looks like a secret (it would be recorded), or is reserved.
     """
     for name in extra:
         if not VARIABLE_NAME.fullmatch(name):
             raise OpsError(
-                f"training_run_environment holds {name!r}, which is no variable name.",
+                f"training_run_environment has {name!r}, which is not a variable name.",
                 remedy="use letters, digits and _",
             )
         if SECRET_NAME.search(name):
             raise OpsError(
-                f"training_run_environment holds {name}, which looks like a secret and would be recorded.",
-                remedy="move it to training_run_secrets, which is kept in a 0600 file only",
+                f"training_run_environment has {name}, which looks like a secret and would be recorded.",
+                remedy="move it to training_run_secrets, which is kept only in a file with mode 0600",
             )
-        if OURS.fullmatch(name):
+        if RESERVED.fullmatch(name):
             raise OpsError(
-                f"training_run_environment holds {name}, which the box sets itself: prewarm and run share code and "
+                f"training_run_environment has {name}, which is reserved: prewarm and run must use the same code and "
                 "compile cache.",
-                remedy=f"leave {name} out; the compile cache lies below dflash_root, and target.devices and "
-                "drafter.devices name the GPUs",
+                remedy=f"remove {name}; the compile cache is below dflash_root, and target.devices and "
+                "drafter.devices select the GPUs",
             )
     return tuple(sorted((name, str(value)) for name, value in extra.items()))
 
@@ -94,7 +91,7 @@ def check_extra(extra: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def environment(
     layout: Layout, selection: Selection, *, cache: Path | None = None, run: Path | None = None
 ) -> dict[str, str]:
-    """Return every variable the trainer sees; nothing is inherited from anywhere else. `run` is the run's folder."""
+    """Return all environment variables of the trainer, which inherits none; `run` is the run's folder."""
     values = {
         "PATH": f"{layout.env(selection.env_id) / 'bin'}:{SYSTEM_PATH}",
         "HOME": home(),
@@ -105,11 +102,11 @@ def environment(
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-        # Inductor keeps precompiled headers below the temporary folder whatever its cache is: /tmp would lose them.
+        # Inductor keeps precompiled headers below TMPDIR, not below its cache; /tmp may be emptied.
         "TMPDIR": str(layout.tmp),
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
-        # GPU N is nvidia-smi's N, also on a box of different models.
+        # GPU indices are those of nvidia-smi, also with different GPU models in one box.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
     if cache is not None:
@@ -126,77 +123,43 @@ def environment(
 
 
 def command(layout: Layout, selection: Selection, verb: str, *arguments: str) -> list[str]:
-    """Return the argv of one trainer verb."""
-    words = [str(layout.python(selection.env_id)), "-m", "dflash_trainer", verb, "--config", config_path(selection)]
-    for override in selection.overrides:
-        words += ["--set", override]
-    return [*words, *arguments]
+    """Return the argv of a trainer command that reads the release's TOML file and the overrides."""
+    overrides = [part for override in selection.overrides for part in ("--set", override)]
+    return [*_trainer(layout, selection, verb), "--config", config_path(selection), *overrides, *arguments]
 
 
-def resolved(layout: Layout, selection: Selection) -> dict[str, Any]:
-    """Return `{"config": ..., "needs": ...}` as the trainer itself resolves it.
+def resolved_command(layout: Layout, selection: Selection, verb: str, config: Path, *arguments: str) -> list[str]:
+    """Return the argv of a trainer command that reads the resolved configuration `config`."""
+    return [*_trainer(layout, selection, verb), "--config", str(config), *arguments]
 
-    Raises:
-        OpsError: environment or release is missing, or the trainer refuses the configuration.
-    """
-    check_present(layout, selection)
-    try:
-        done = subprocess.run(
-            command(layout, selection, "config", "--json"),
-            env=environment(layout, selection),
-            text=True,
-            cwd=trainer_folder(layout, selection.release_id),
-            capture_output=True,
-            timeout=CONFIG_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            errors="replace",
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OpsError(
-            f"the trainer did not resolve {selection.config} in {CONFIG_SECONDS} s.",
-            remedy="look at the box's load and its disk",
-        ) from error
-    if done.returncode != 0:
-        raise OpsError(
-            f"dflash_config={selection.config} is refused by the trainer: {_last_line(done.stderr)}.",
-            remedy="correct dflash_config or dflash_overrides",
-        )
-    try:
-        value = json.loads(done.stdout)
-        return {"config": dict(value["config"]), "needs": dict(value["needs"])}
-    except (ValueError, KeyError, TypeError) as error:
-        raise OpsError(
-            f"the trainer's answer about {selection.config} is no JSON object with config and needs: "
-            f"{done.stdout[:200]!r}.",
-            remedy="place a release that fits this version of the roles",
-        ) from error
+
+def _trainer(layout: Layout, selection: Selection, verb: str) -> list[str]:
+    return [str(layout.python(selection.env_id)), "-m", "dflash_trainer", verb]
 
 
 def check_present(layout: Layout, selection: Selection) -> None:
-    """Refuse a selection whose environment or release is not complete on the box."""
+    """Check that environment, release and configuration file of a selection are on the box.
+
+    Raises:
+        OpsError: environment or release is incomplete, or the release has no such configuration file.
+    """
     if not selection.env_id or not (layout.env(selection.env_id) / "env.json").is_file():
         raise OpsError(
-            f"environment {selection.env_id or '(none chosen)'} is not complete in {layout.envs}.",
+            f"environment {selection.env_id or '(none selected)'} is missing or incomplete in {layout.envs}.",
             remedy="build it with relaunch.yml --tags env",
         )
     folder = layout.release(selection.release_id) if selection.release_id else layout.releases
     if not selection.release_id or not (folder / "release.json").is_file():
         raise OpsError(
-            f"release {selection.release_id or '(none chosen)'} is not complete in {layout.releases}.",
+            f"release {selection.release_id or '(none selected)'} is missing or incomplete in {layout.releases}.",
             remedy="place it with relaunch.yml --tags release",
         )
     if not (folder / "trainer" / config_path(selection)).is_file():
         raise OpsError(
-            f"dflash_config is {selection.config!r}, and release {selection.release_id} holds no such file.",
+            f"dflash_config is {selection.config!r}, which release {selection.release_id} does not have.",
             remedy=f"choose one of: {', '.join(_configs(folder / 'trainer')) or 'none'}",
         )
 
 
 def _configs(trainer: Path) -> Sequence[str]:
     return sorted(path.name for path in trainer.glob("configs/*.toml"))
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no message"
