@@ -6,7 +6,7 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """What the process returns; docs/trainer.md has the table."""
+    """Exit codes of the process; docs/trainer.md has the table."""
 
     FINISHED = 0
     CONFIG = 2
