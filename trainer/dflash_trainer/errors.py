@@ -1,4 +1,4 @@
-"""Failures with a name, an exit code and a remedy. Imports nothing heavy."""
+"""Failures with a name, an exit code and a remedy; imports no third-party package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ExitCode(enum.IntEnum):
 
 
 class TrainerError(Exception):
-    """A failure the operator can act on: `name` for machines, message and remedy for people."""
+    """Failure that an operator can act on: `name` for programs, message and remedy for people."""
 
     name = "trainer_error"
     exit_code = ExitCode.WORKER
@@ -35,7 +35,7 @@ class TrainerError(Exception):
 
 
 class ConfigError(TrainerError, ValueError):
-    """One key of the configuration cannot work."""
+    """Invalid value of a configuration key."""
 
     name = "bad_config"
     exit_code = ExitCode.CONFIG
@@ -46,7 +46,7 @@ class ConfigError(TrainerError, ValueError):
 
 
 class InputError(TrainerError):
-    """A dataset, a file of weights or a checkpoint cannot be used."""
+    """Unusable dataset, weights or checkpoint."""
 
     name = "bad_input"
     exit_code = ExitCode.INPUT

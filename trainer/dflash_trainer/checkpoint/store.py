@@ -30,10 +30,12 @@ class Checkpoint:
 
     @property
     def weights(self) -> Path:
+        """Path of model.safetensors."""
         return self.folder / WEIGHTS
 
     @property
     def optimizer(self) -> Path:
+        """Path of optimizer.safetensors."""
         return self.folder / OPTIMIZER
 
     def trainer(self) -> dict[str, Any]:

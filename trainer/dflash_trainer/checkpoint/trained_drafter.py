@@ -13,16 +13,18 @@ _POINTERS = ("best", "latest")
 
 @dataclass(frozen=True)
 class TrainedDrafter:
-    """Folder with model.safetensors; `name` is the folder name (the step, for a checkpoint)."""
+    """Folder with the weights of a trained drafter."""
 
     folder: Path
 
     @property
     def weights(self) -> Path:
+        """Path of model.safetensors."""
         return self.folder / WEIGHTS
 
     @property
     def name(self) -> str:
+        """Name of the folder; it has the step of a checkpoint."""
         return self.folder.name
 
 

@@ -19,7 +19,7 @@ from dflash_trainer.errors import CompileError
 
 
 class _Tracing:
-    """Whether traces are refused, in the whole process."""
+    """Process-wide flag: traces are refused."""
 
     refused = False
 
@@ -53,7 +53,7 @@ def _guarded(trace: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _FxState(threading.local):
-    """Whether the calling thread traces."""
+    """Per-thread flag: the thread is tracing."""
 
     active = False
 

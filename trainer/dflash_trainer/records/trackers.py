@@ -16,9 +16,11 @@ Log = Callable[[str], None]
 class Tracker(Protocol):
     """Receives the metrics of each step."""
 
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of a step."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Finish the run in the tracker."""
 
 
 def open_trackers(config: Config, folder: Path, log: Log) -> list[Tracker]:
@@ -88,9 +90,11 @@ class WandbTracker:
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of a step."""
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
+        """Finish the run in the tracker."""
         self._run.finish()
 
 
@@ -103,10 +107,12 @@ class TensorboardTracker:
         self._writer: Any = SummaryWriter(str(folder))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of a step."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
+        """Finish the run in the tracker."""
         self._writer.close()
 
 
