@@ -58,7 +58,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     first = load_target(config, device)
     targets = [Target(first.forward, device, first.dtype, lambda: None, graphed=True) for _ in range(arguments.targets)]
     for target in targets:
-        target.warm(1, LENGTH)
+        target.warm_up(1, LENGTH)
     ids = torch.zeros(1, LENGTH, dtype=torch.int64, device=device)
     drafters = [DrafterBench(dataclasses.replace(config), LENGTH, device) for _ in range(arguments.drafters)]
     for drafter in drafters:

@@ -38,12 +38,12 @@ class ActionModule(JobAction):
                 arguments["index_urls"] = {"default": own["index_url"], **(arguments.get("index_urls") or {})}
         return arguments
 
-    def finish_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+    def after_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Say what stands; or, when there is work to do, push wheelhouse and uv, and start the job."""
         if result.get("failed") or self._task.check_mode:
             return result
         if not result.get("needs_work"):
-            self.say(task_vars, f"environment {result['env_id']} stands as it was built: "
+            self.print_line(task_vars, f"environment {result['env_id']} stands as it was built: "
                                 f"{result['packages']} packages, {result['megabytes']} MB")
             return result
         arguments = self.module_args(task_vars)
@@ -69,7 +69,7 @@ class ActionModule(JobAction):
         sizes = {line.split()[-1]: line.split()[4] for line in have["stdout"].splitlines() if line.startswith("-")}
         todo = [one for one in sorted(folder.glob("*.whl")) if sizes.get(one.name) != str(one.stat().st_size)]
         for number, wheel in enumerate(todo, start=1):
-            self.say(task_vars, f"pushing {number}/{len(todo)} {wheel.name} ({wheel.stat().st_size >> 20} MB)")
+            self.print_line(task_vars, f"pushing {number}/{len(todo)} {wheel.name} ({wheel.stat().st_size >> 20} MB)")
             part = f".{wheel.name}.part"
             self._transfer_file(str(wheel), f"{target}/{part}")
             self._low_level_execute_command(f"cd {quoted} && mv -- {shlex.quote(part)} {shlex.quote(wheel.name)}")

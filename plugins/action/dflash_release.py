@@ -41,7 +41,7 @@ class ActionModule(BoxAction):
                 answer = self.push(made.archive, arguments, task_vars)
         if answer.get("state") == "complete":
             how = "was placed" if answer.get("changed") else "is there, unchanged"
-            self.say(task_vars or {}, f'release {answer["release_id"]} ("{made.wanted.subject}") {how}')
+            self.print_line(task_vars or {}, f'release {answer["release_id"]} ("{made.wanted.subject}") {how}')
         return {**result, **answer}
 
     def push(self, archive: Path, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,16 +1,16 @@
-"""Ansible's usual output, in which a refusal of this project is told once. See DOCUMENTATION."""
+"""Ansible's default output, with failures of this project printed once. See DOCUMENTATION."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: dflash
 type: stdout
-short_description: Tell a refusal once, line by line, with its remedy
+short_description: Print a failure of this project once, line by line, with its remedy
 description:
-  - Ansible's default output, except for a failure of one of this project's own tasks. Ansible tells that as an error
-    with the place in the playbook, and once more as the task's result in YAML. Here it is one message in plain lines,
-    and so is a box that could not be reached.
-  - With C(-v), and for what is no refusal (a module that broke off), everything is as Ansible has it.
+  - Ansible's default output, except for a failed task of this project and an unreachable box. Ansible prints such a
+    failure as an error with its location in the playbook, and again as the task's result in YAML. This callback prints
+    its message once, in plain lines.
+  - Unexpected errors (a module that crashed), and everything with C(-v), are printed as Ansible prints them.
 extends_documentation_fragment:
   - default_callback
   - result_format_callback
@@ -35,48 +35,51 @@ from dflash_controller import output_guard
 
 
 class CallbackModule(Default):  # type: ignore[misc]
-    """The default output but for two parts of a failed task: the error above it, and its result."""
+    """Default output with a shorter form of a failed task: its error and its result."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
     CALLBACK_NAME = "dflash"
 
     def __init__(self) -> None:
-        """End with whoever reads the output (`| head`), or when it cannot be written: Ansible would wait for ever.
+        """End the playbook when its output is closed (`| head`) or cannot be written; Ansible would wait forever.
 
-        SIGTERM ends a playbook as Ctrl-C does, with the same words: Ansible's own way says nothing.
+        Handle SIGTERM like Ctrl-C, with the same messages; by default Ansible prints none.
         """
         super().__init__()
-        output_guard.Guard(sys.stdout, sys.stderr)
+        output_guard.OutputGuard(sys.stdout, sys.stderr)
         signal.signal(signal.SIGTERM, as_interrupt)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.register_at_fork(after_in_child=ignore_closed_pipes)
 
     def _handle_exception(self, result: MutableMapping[str, Any], use_stderr: bool = False) -> None:
-        """Leave out the error whose message the result has."""
-        if self._refuses(result):
+        """Omit the error when the result contains its message."""
+        if self._is_expected(result):
             result.pop("exception", None)
         super()._handle_exception(result, use_stderr)
 
     def _dump_results(self, result: MutableMapping[str, Any], *args: Any, **options: Any) -> str:
-        """Return a refusal's own lines instead of YAML."""
-        return refusal(result) if self._refuses(result) else str(super()._dump_results(result, *args, **options))
+        """Return an expected failure as plain lines instead of YAML."""
+        if self._is_expected(result):
+            return failure_lines(result)
+        return str(super()._dump_results(result, *args, **options))
 
-    def _refuses(self, result: MutableMapping[str, Any]) -> bool:
-        told = self._current_task_result
-        if self._display.verbosity or not told:
+    def _is_expected(self, result: MutableMapping[str, Any]) -> bool:
+        """Return true for an unreachable box, and for a failure that one of our tasks reported itself."""
+        task_result = self._current_task_result
+        if self._display.verbosity or not task_result:
             return False
         if result.get("unreachable"):
             return "msg" in result
-        if not told.exception:
+        if not task_result.exception:
             return False
-        broke_off = re.match(r"Task failed: (?!Action failed: )", str(result.get("msg")))
-        ours = str(told.task.action).startswith("dflash_") and "msg" in result and "module_stdout" not in result
-        return ours and not broke_off
+        crashed = re.match(r"Task failed: (?!Action failed: )", str(result.get("msg")))
+        ours = str(task_result.task.action).startswith("dflash_") and "msg" in result and "module_stdout" not in result
+        return ours and not crashed
 
 
 def as_interrupt(_number: int, frame: FrameType | None) -> None:
-    """Do what Ansible does at Ctrl-C: its workers end too, then the playbook says so."""
+    """Handle a signal like Ctrl-C: Ansible ends its workers and reports the interruption."""
     interrupt = signal.getsignal(signal.SIGINT)
     if not callable(interrupt):
         raise KeyboardInterrupt
@@ -84,13 +87,13 @@ def as_interrupt(_number: int, frame: FrameType | None) -> None:
 
 
 def ignore_closed_pipes() -> None:
-    """In Ansible's workers a pipe that closed is an error of its task."""
+    """Ignore SIGPIPE in Ansible's workers, where a closed pipe must be an error of the task."""
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
-def refusal(result: MutableMapping[str, Any]) -> str:
-    """Return the message's own lines, each remedy on one of its own, and the end of a job's log if there is one."""
+def failure_lines(result: MutableMapping[str, Any]) -> str:
+    """Return the lines of the message, with each remedy on a separate line, and the end of a job's log."""
     text = str(result["msg"]).removeprefix("Task failed: ").replace(" Remedy: ", "\nRemedy: ")
     lines = [*text.splitlines(), *(f"  {line}" for line in result.get("log_tail") or ())]
     return "".join(f"\n  {line}" for line in lines)

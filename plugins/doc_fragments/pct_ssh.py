@@ -1,4 +1,4 @@
-"""Every option of the builtin ssh connection, with the few defaults that a way through `pct exec` needs."""
+"""Documentation fragment: all options of the builtin ssh connection, with different defaults where pct needs them."""
 from __future__ import annotations
 
 from typing import Any
@@ -6,26 +6,26 @@ from typing import Any
 import yaml
 from ansible.plugins.connection import ssh
 
-# option -> default that differs from the builtin plugin's
+# option -> default that differs from that of the builtin plugin
 DEFAULTS: dict[str, Any] = {
     "pipelining": True,
     "use_tty": False,
     "ssh_transfer_method": "piped",
     "ssh_args": "-o ControlMaster=auto -o ControlPersist=300s -o ServerAliveInterval=15 -o ServerAliveCountMax=8",
 }
-# ansible-doc wants a description of each option; these have none where the builtin plugin declares them
+# descriptions that ansible-doc requires and the builtin plugin lacks
 DESCRIPTIONS = {
     "pipelining": "Send modules through standard input instead of copying them first; on by default here.",
-    "sftp_batch_mode": "Not used here, files travel through the container's own pipe.",
+    "sftp_batch_mode": "Not used here, files are copied through the agent.",
 }
 
 
 def inherited_options() -> dict[str, Any]:
-    """Return the builtin plugin's options as its own documentation declares them, with our defaults."""
+    """Return the options of the builtin ssh plugin with our defaults."""
     options: dict[str, Any] = yaml.safe_load(ssh.DOCUMENTATION)["options"]
     for name, default in DEFAULTS.items():
         options[name]["default"] = default
-        # settings of ansible.cfg that are meant for plain ssh must not undo what pct needs
+        # settings of ansible.cfg for plain ssh must not override these
         if name in ("use_tty", "ssh_transfer_method"):
             for source in ("env", "ini", "vars"):
                 options[name].pop(source, None)
@@ -36,6 +36,6 @@ def inherited_options() -> dict[str, Any]:
 
 
 class ModuleDocFragment:
-    """What `extends_documentation_fragment: pct_ssh` takes in."""
+    """Fragment for `extends_documentation_fragment: pct_ssh`."""
 
     DOCUMENTATION = yaml.safe_dump({"options": inherited_options()}, sort_keys=False)

@@ -1,4 +1,4 @@
-"""Ends a command that cannot even begin. See DOCUMENTATION."""
+"""End the command while Ansible reads the playbook. See DOCUMENTATION."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ name: dflash_fail
 author: DFlash operations
 short_description: End the command with one message
 description:
-  - While Ansible still reads a playbook, whatever fails is told with the place in its source. What a person typed wrong
-    is told here as one message instead, and nothing is done.
+  - Ansible reports an error that occurs while it reads a playbook with its location in the source. This lookup reports
+    an operator's mistake as one plain message instead, and ends the command.
 options:
   _terms:
     description: The message.
@@ -16,13 +16,13 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Refuse an inventory without a box
+- name: Require a box in the inventory
   ansible.builtin.import_playbook: "{{ 'site.yml' if groups.trainers else lookup('dflash_fail', 'No box.') }}"
 """
 
 RETURN = r"""
 _raw:
-  description: It never returns.
+  description: Never returned.
 """
 
 from typing import Any, NoReturn
@@ -30,13 +30,13 @@ from typing import Any, NoReturn
 from ansible.plugins.lookup import LookupBase
 from ansible.utils.display import Display
 
-PARSER_ERROR = 4  # as Ansible's own code for what it cannot begin with
+PARSER_ERROR = 4  # exit code of Ansible for an error in a playbook's source
 
 
 class LookupModule(LookupBase):  # type: ignore[misc]
-    """Never returns."""
+    """Lookup that never returns."""
 
     def run(self, terms: list[str], variables: Any = None, **options: Any) -> NoReturn:
-        """Say the message and end: an exception would be told with a place in the source."""
+        """Print the message and exit; Ansible would report an exception with a location in the source."""
         Display().error(" ".join(terms), wrap_text=False)
         raise SystemExit(PARSER_ERROR)

@@ -1,52 +1,53 @@
 #!/usr/bin/python
-"""See DOCUMENTATION."""
+"""Ansible module dflash_container; see DOCUMENTATION."""
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_container
-short_description: A container of this Proxmox host exists as wanted, sees its GPUs, and runs
+short_description: Create or update a GPU container on this Proxmox host and start it
 description:
-  - Runs on the Proxmox host. Looks at the container, shows what differs, and changes what can be changed, in one call.
-  - A container that runs is restarted only with O(allow_restart=true), and never while it trains.
+  - Runs on the Proxmox host. Compares the container with the options, shows the differences, and applies them, in one
+    call.
+  - A running container is restarted only with O(allow_restart=true), and never while something trains in it.
 options:
   vmid:
-    description: Number of the container.
+    description: ID of the container.
     type: int
     required: true
   template:
-    description: Template that an absent container is created from, as C(pveam list STORAGE) shows it.
+    description: Template for creating an absent container, as C(pveam list STORAGE) shows it.
     type: str
     default: ""
   rootfs:
-    description: Storage and size in GiB of the root file system of an absent container.
+    description: Storage and size in GiB of a new container's root file system.
     type: str
     default: local-lvm:64
   hostname:
-    description: Host name; empty leaves it as it is.
+    description: Host name; empty leaves it unchanged.
     type: str
     default: ""
   cores:
-    description: Number of cores; 0 leaves it as it is, which in a new container means all.
+    description: Number of cores; 0 leaves it unchanged, which in a new container means all.
     type: int
     default: 0
   memory_mib:
-    description: Memory; 0 leaves it as it is.
+    description: Memory in MiB; 0 leaves it unchanged.
     type: int
     default: 0
   swap_mib:
-    description: Swap; -1 leaves it as it is.
+    description: Swap in MiB; -1 leaves it unchanged.
     type: int
     default: -1
   network:
-    description: Option net0 of an absent container.
+    description: Option net0 of a new container.
     type: str
     default: name=eth0,bridge=vmbr0,ip=dhcp
   unprivileged:
-    description: Whether the container's root is an ordinary user of the host. Decided at creation.
+    description: Map the container's root to an unprivileged user of the host. Can only be set at creation.
     type: bool
     default: true
   nesting:
-    description: Feature that systemd in the container needs.
+    description: Enable the nesting feature, which systemd in the container needs.
     type: bool
     default: true
   onboot:
@@ -54,21 +55,21 @@ options:
     type: bool
     default: true
   mounts:
-    description: Folders of the host, or new volumes, that the container shows.
+    description: Host folders or new volumes to mount in the container.
     type: list
     elements: dict
     default: []
     suboptions:
       source:
-        description: A folder of the host, or C(STORAGE:GIB) for a new volume.
+        description: Folder on the host, or C(STORAGE:GIB) for a new volume.
         type: str
         required: true
       target:
-        description: Where it is in the container.
+        description: Path in the container.
         type: str
         required: true
       read_only:
-        description: Whether the container may only read it.
+        description: Mount it read-only.
         type: bool
         default: false
   gpus:
@@ -76,25 +77,26 @@ options:
     type: str
     default: all
   gpu_method:
-    description: V(dev) for devN options, V(mount) for raw lxc lines; V(auto) keeps what is there, else takes the first
-      that Proxmox can.
+    description: V(dev) for devN options, V(mount) for raw lxc lines. V(auto) keeps existing raw lines, otherwise V(dev)
+      where Proxmox supports it.
     type: str
     choices: [auto, dev, mount]
     default: auto
   driver_installer:
-    description: NVIDIA's .run file on the host, of the host driver's version, for a container whose libraries differ.
+    description: NVIDIA's .run file on the host, of the host driver's version, to install in a container whose libraries
+      differ.
     type: str
     default: ""
   driver_check:
-    description: Whether libraries in the container that are not of the host driver's version are an error.
+    description: Fail when the container's NVIDIA libraries are not of the host driver's version.
     type: bool
     default: true
   allow_restart:
-    description: Whether a running container may be restarted to take its changes.
+    description: Allow restarting a running container to apply changes.
     type: bool
     default: false
   pct:
-    description: Where pct is.
+    description: Path of pct.
     type: str
     default: /usr/sbin/pct
 attributes:
@@ -104,7 +106,7 @@ author: dflash-ansible contributors
 """
 
 EXAMPLES = r"""
-- name: Container 200 sees the host's GPUs
+- name: Give container 200 the host's GPUs
   dflash_container:
     vmid: 200
     template: local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst
@@ -116,37 +118,37 @@ EXAMPLES = r"""
 
 RETURN = r"""
 created:
-  description: Whether the container was (or in check mode would be) created.
+  description: True when the container was created, or would be in check mode.
   returned: always
   type: bool
   sample: false
 running:
-  description: Whether the container runs at the end.
+  description: True when the container is running at the end.
   returned: always
   type: bool
   sample: true
 gpus:
-  description: The device nodes that are passed through.
+  description: Device nodes that are passed through.
   returned: always
   type: list
   sample: [/dev/nvidia0, /dev/nvidiactl]
 restart_reasons:
-  description: What the running container takes only at its next start.
+  description: Reasons why the running container needs a restart.
   returned: always
   type: list
   sample: ["/dev/nvidia7 is not in the container"]
 restarted:
-  description: Whether it was restarted for them.
+  description: True when the container was restarted.
   returned: always
   type: bool
   sample: false
-trains:
-  description: What trains in the container.
+training:
+  description: Runs, and other processes on a GPU, in the container.
   returned: always
   type: list
   sample: ["run 20261129T101500Z-demo"]
 driver:
-  description: Driver versions of the host and of the container's libraries; empty strings where there are none.
+  description: Driver versions of the host and of the container's libraries; empty when there are none.
   returned: always
   type: dict
   sample: {host: "570.86.15", container: "570.86.15"}
@@ -156,8 +158,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dflash_ops.core.errors import OpsError
-from ansible.module_utils.dflash_ops.proxmox.container_config import Mount, Wanted
-from ansible.module_utils.dflash_ops.proxmox.container_host import Host
+from ansible.module_utils.dflash_ops.proxmox.container_config import ContainerSpec, Mount
+from ansible.module_utils.dflash_ops.proxmox.container_host import ProxmoxHost
 from ansible.module_utils.dflash_ops.proxmox.provision import provision
 
 MOUNT: dict[str, dict[str, Any]] = {
@@ -165,7 +167,7 @@ MOUNT: dict[str, dict[str, Any]] = {
     "target": {"type": "str", "required": True},
     "read_only": {"type": "bool", "default": False},
 }
-WANTED: dict[str, dict[str, Any]] = {
+SPEC: dict[str, dict[str, Any]] = {
     "vmid": {"type": "int", "required": True},
     "template": {"type": "str", "default": ""},
     "rootfs": {"type": "str", "default": "local-lvm:64"},
@@ -181,7 +183,7 @@ WANTED: dict[str, dict[str, Any]] = {
     "gpus": {"type": "str", "default": "all"},
     "gpu_method": {"type": "str", "choices": ["auto", "dev", "mount"], "default": "auto"},
 }
-ARGUMENTS: dict[str, dict[str, Any]] = WANTED | {
+ARGUMENTS: dict[str, dict[str, Any]] = SPEC | {
     "driver_installer": {"type": "str", "default": ""},
     "driver_check": {"type": "bool", "default": True},
     "allow_restart": {"type": "bool", "default": False},
@@ -190,16 +192,16 @@ ARGUMENTS: dict[str, dict[str, Any]] = WANTED | {
 
 
 def act(module: AnsibleModule) -> dict[str, Any]:
-    """Provision, and return the module's result.
+    """Provision the container and return the module's result.
 
     Raises:
-        OpsError: it cannot be done as asked.
+        OpsError: the container cannot be provisioned.
     """
-    given = {name: module.params[name] for name in WANTED}
-    given["mounts"] = tuple(Mount(**mount) for mount in given["mounts"])
+    options = {name: module.params[name] for name in SPEC}
+    options["mounts"] = tuple(Mount(**mount) for mount in options["mounts"])
     return provision(
-        Host(module.params["pct"]),
-        Wanted(**given),
+        ProxmoxHost(module.params["pct"]),
+        ContainerSpec(**options),
         installer=module.params["driver_installer"],
         driver_check=module.params["driver_check"],
         allow_restart=module.params["allow_restart"],
@@ -208,7 +210,7 @@ def act(module: AnsibleModule) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Be a module of the Proxmox host, where there is no box's root and no operator lock."""
+    """Run the module on the Proxmox host, which has no dflash_root and no operator lock."""
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
         result = act(module)

@@ -93,7 +93,7 @@ drift:
   description: What differs from the record.
   returned: when it drifted
   type: list
-  sample: [{kind: package, path: flashinfer-0.6.1, detail: "is installed, and is in no lock"}]
+  sample: [{kind: package, path: flashinfer-0.6.1, detail: "is installed, and is not in the lockfile"}]
 ansible_facts:
   description: C(dflash_env) with env_id, folder and python, for the roles that follow.
   returned: always

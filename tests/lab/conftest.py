@@ -1,6 +1,6 @@
-"""What the lab's tests share: one running lab, and ways to reach its containers as the controller does.
+"""Fixtures of the lab's tests: one running lab, and connections to its containers as the controller opens them.
 
-    DFLASH_LAB_KEEP=1 pytest tests/lab      keeps the built root file systems for the next run
+DFLASH_LAB_KEEP=1 keeps the built root file systems for the next run.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Connect = Callable[..., ConnectionBase]
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
-    """A host with containers 200 (unprivileged) and 201 (privileged), gone at the end whatever happens."""
+    """A host with containers 200 (unprivileged) and 201 (privileged), always removed at the end."""
     lab = Lab(layout_from_environment())
     try:
         lab.up(gpu_count=2)
@@ -42,7 +42,7 @@ def lab() -> Iterator[Lab]:
 
 
 def close_logins(folder: Path) -> None:
-    """End the ssh masters that tests left in the background; the ways into containers end with them."""
+    """End the ControlMasters that tests left in the background, and with them the open connections to containers."""
     for socket in folder.glob("[!p]*"):
         subprocess.run(["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "lab"], capture_output=True, check=False)
     shutil.rmtree(folder, ignore_errors=True)
@@ -50,7 +50,7 @@ def close_logins(folder: Path) -> None:
 
 @pytest.fixture
 def login(lab: Lab) -> dict[str, Any]:
-    """The variables with which an inventory reaches container 200 of the lab."""
+    """Inventory variables for container 200 of the lab."""
     return login_variables(lab)
 
 
@@ -69,10 +69,10 @@ def login_variables(lab: Lab) -> dict[str, Any]:
 
 @pytest.fixture
 def connect(login: dict[str, Any]) -> Iterator[Connect]:
-    """Open connections as Ansible's own loader does; give options to differ from container 200 as root."""
+    """Open connections through Ansible's loader; the default is container 200 as root."""
     opened: list[ConnectionBase] = []
 
-    def open_one(**options: Any) -> ConnectionBase:
+    def open_connection(**options: Any) -> ConnectionBase:
         variables = login | options
         context = PlayContext()
         context.remote_addr = variables["ansible_host"]
@@ -81,14 +81,14 @@ def connect(login: dict[str, Any]) -> Iterator[Connect]:
         opened.append(connection)
         return connection
 
-    yield open_one
+    yield open_connection
     for connection in opened:
         connection.close()
 
 
 @pytest.fixture
 def play(tmp_path: Path, login: dict[str, Any]) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a play, given as text of its tasks, against container 200, or against `hosts` with variables of their own."""
+    """Run a play, given as the text of its tasks, on container 200, or on `hosts` with their own variables."""
     import json
 
     def run(tasks: str, *arguments: str, env: dict[str, str] | None = None,

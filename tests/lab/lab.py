@@ -5,7 +5,7 @@
     python3 tests/lab/lab.py down            stop it, keep the built root file systems
     python3 tests/lab/lab.py purge           remove everything
 
-DFLASH_LAB_STATE and DFLASH_LAB_PORT name another folder and port.
+DFLASH_LAB_STATE and DFLASH_LAB_PORT select another folder and port.
 """
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from dflash_lab.shell import LabError
 
 
 def main() -> int:
-    """Do one verb; 1 with one line on stderr when it cannot be done."""
+    """Run one command; return 1 after printing an error when it fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=("build", "up", "down", "purge", "status"))
-    parser.add_argument("--containers", default="200,201", help="which containers `up` starts")
-    parser.add_argument("--gpus", type=int, default=0, help="how many stand-in GPUs the host has")
-    parser.add_argument("--leak", action="store_true", help="the host's logins export variables that must stay there")
+    parser.add_argument("command", choices=("build", "up", "down", "purge", "status"))
+    parser.add_argument("--containers", default="200,201", help="containers that `up` starts")
+    parser.add_argument("--gpus", type=int, default=0, help="number of stand-in GPUs of the host")
+    parser.add_argument("--leak", action="store_true", help="export variables in logins that must not reach containers")
     arguments = parser.parse_args()
     lab = Lab(layout_from_environment())
     try:
-        if arguments.verb == "up":
-            chosen = [int(word) for word in arguments.containers.split(",") if word]
+        if arguments.command == "up":
+            chosen = [int(vmid) for vmid in arguments.containers.split(",") if vmid]
             lab.up(chosen, gpu_count=arguments.gpus)
             if arguments.leak:
                 lab.set_host_environment(LEAKING)
             print(f"host: 127.0.0.1 port {lab.layout.port}, key {lab.layout.key}, known_hosts {lab.layout.known_hosts}")
-        elif arguments.verb == "status":
+        elif arguments.command == "status":
             print(lab.pct("list").stdout, end="")
         else:
-            getattr(lab, arguments.verb)()
+            getattr(lab, arguments.command)()
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1

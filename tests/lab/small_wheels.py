@@ -1,4 +1,4 @@
-"""A wheelhouse of tiny wheels under real names, and locks of it, for builds in the lab's containers."""
+"""A wheelhouse of tiny wheels with real package names, and lockfiles for it, for builds in the lab's containers."""
 from __future__ import annotations
 
 import sys
@@ -14,7 +14,7 @@ TORCH = "2.13.0+cpu"
 
 
 def make_wheelhouse(folder: Path, more: Mapping[str, Mapping[str, str]] | None = None) -> Path:
-    """Fill a folder with tiny wheels under real names, one with a console script, `more`, and the controller's uv."""
+    """Fill a folder with tiny wheels (one with a console script), those of `more`, and the controller's uv."""
     wheels.make_wheel(folder, "torch", TORCH, wheels.torch_files(TORCH, cuda=None))
     wheels.make_wheel(folder, "transformers", "5.8.1", wheels.TRANSFORMERS)
     wheels.make_wheel(folder, "demo-tool", "1.0", {"demo_tool.py": "def main():\n    print(1)\n"}, script="demo")
@@ -27,7 +27,7 @@ def make_wheelhouse(folder: Path, more: Mapping[str, Mapping[str, str]] | None =
 
 
 def lock_of(wheelhouse: Path, folder: Path, *, remark: str = "") -> Path:
-    """Write the lock of these wheels, with uv's beside it; a remark makes it another lock of the same wheels."""
+    """Write the lockfiles of these wheels and of uv; a remark makes it a different lockfile of the same wheels."""
     uv = next(wheelhouse.glob("uv-*.whl"))
     (folder / "uv.lock").write_text(f"uv=={uv.name.split('-')[1]} --hash=sha256:{wheels.sha256(uv)}\n")
     pinned = [path for path in sorted(wheelhouse.glob("*.whl")) if path != uv]

@@ -1,4 +1,4 @@
-"""The same lock on two real containers, through the playbook and the pct connection, from one pushed wheelhouse."""
+"""One lockfile gives the same environment in two real containers, from one pushed wheelhouse."""
 from __future__ import annotations
 
 import json
@@ -47,34 +47,34 @@ def deploy(lab: Lab, tmp_path: Path, wheelhouse: Path, lock: Path, *more: str) -
 
 
 def record(lab: Lab, vmid: int) -> dict[str, Any]:
-    """Return env.json of the one environment of a container, read from outside."""
+    """Return env.json of a container's only environment, read without our connection."""
     found = lab.inside(vmid, "sh", "-c", f"cat '{ROOT}'/envs/*/env.json").stdout
     return dict(json.loads(found))
 
 
 def hashes(env: dict[str, Any]) -> dict[str, str]:
-    """Return file to SHA-256, without what holds times."""
+    """Return file -> SHA-256, without files that contain timestamps."""
     return {name: row[2] for name, row in env["files"].items()
             if not name.endswith((".pyc", ".dist-info/uv_cache.json", ".dist-info/RECORD"))}
 
 
-def test_the_same_lock_on_two_containers_gives_the_same_fingerprint_list(
+def test_one_lockfile_gives_the_same_fingerprints_in_two_containers(
     lab: Lab, tmp_path: Path, wheelhouse: Path, lock: Path
 ) -> None:
-    said = deploy(lab, tmp_path, wheelhouse, lock)
-    one, two = record(lab, UNPRIVILEGED), record(lab, PRIVILEGED)
-    assert (one["env_id"], one["fingerprint"]) == (two["env_id"], two["fingerprint"])
-    assert hashes(one) == hashes(two)
-    assert one["files"].keys() == two["files"].keys()
-    torch = next(name for name in hashes(one) if name.endswith("torch/functional.py"))
+    output = deploy(lab, tmp_path, wheelhouse, lock)
+    first, second = record(lab, UNPRIVILEGED), record(lab, PRIVILEGED)
+    assert (first["env_id"], first["fingerprint"]) == (second["env_id"], second["fingerprint"])
+    assert hashes(first) == hashes(second)
+    assert first["files"].keys() == second["files"].keys()
+    torch = next(name for name in hashes(first) if name.endswith("torch/functional.py"))
     for vmid in BOXES.values():
-        told = lab.inside(vmid, "sha256sum", f"{ROOT}/envs/{one['env_id']}/{torch}").stdout.split()[0]
-        assert told == hashes(one)[torch]
-    assert one["packages"] == two["packages"]
-    assert [row["wheel_sha256"] for row in one["packages"] if row["name"] == "torch"] == [
+        shown = lab.inside(vmid, "sha256sum", f"{ROOT}/envs/{first['env_id']}/{torch}").stdout.split()[0]
+        assert shown == hashes(first)[torch]
+    assert first["packages"] == second["packages"]
+    assert [row["wheel_sha256"] for row in first["packages"] if row["name"] == "torch"] == [
         wheels.sha256(next(wheelhouse.glob("torch-*.whl")))
     ]
-    assert said.count("is complete: 3 packages") == 2
-    again = deploy(lab, tmp_path, wheelhouse, lock)
-    assert again.count("stands as it was built: 3 packages") == 2
-    assert "pushing" not in again
+    assert output.count("is complete: 3 packages") == 2
+    repeated = deploy(lab, tmp_path, wheelhouse, lock)
+    assert repeated.count("stands as it was built: 3 packages") == 2
+    assert "pushing" not in repeated

@@ -1,4 +1,4 @@
-"""The lab itself: it leaves nothing behind, also after a failure in the middle."""
+"""The lab leaves nothing behind, also after a failure during its start."""
 from __future__ import annotations
 
 import os
@@ -15,17 +15,17 @@ from dflash_lab.shell import LabError, run
 
 
 def traces(layout: Layout) -> dict[str, list[str]]:
-    """Return everything of a lab that this machine still shows."""
+    """Return the remains of a lab on this machine."""
     state = str(layout.state)
     processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and entry.name != str(os.getpid()):
             try:
-                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
-            if state in words:
-                processes.append(words)
+            if state in command:
+                processes.append(command)
     return {
         "processes": processes,
         "mounts": [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if state in line],
@@ -37,7 +37,7 @@ def traces(layout: Layout) -> dict[str, list[str]]:
 
 @pytest.fixture
 def second(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """A lab of its own beside the shared one: another folder and port, the same root file systems."""
+    """A second lab in parallel with the shared one: another folder and port, the same root file systems."""
     state = tmp_path_factory.mktemp("lab")
     for name in ("base", "base-shifted"):
         (state / name).symlink_to(lab.layout.state / name)
@@ -52,14 +52,14 @@ def test_up_and_down_leave_nothing(second: Lab, monkeypatch: pytest.MonkeyPatch)
     assert {name: found for name, found in traces(second.layout).items() if found and name not in SHARED} == {}
 
 
-def test_a_failure_in_the_middle_leaves_nothing(second: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_during_up_leaves_nothing(second: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     share_the_network(monkeypatch)
     with pytest.raises(LabError, match="already exists"):
         second.up([201, 201])
     assert {name: found for name, found in traces(second.layout).items() if found and name not in SHARED} == {}
 
 
-def test_down_cleans_after_a_killed_host(second: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_down_cleans_up_after_a_killed_host(second: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     share_the_network(monkeypatch)
     second.up([201])
     found = host.pid(second.layout)
@@ -69,7 +69,7 @@ def test_down_cleans_after_a_killed_host(second: Lab, monkeypatch: pytest.Monkey
     assert {name: found for name, found in traces(second.layout).items() if found and name not in SHARED} == {}
 
 
-def test_down_ends_what_a_killed_host_left_running(second: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_down_ends_processes_of_a_killed_host(second: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     share_the_network(monkeypatch)
     second.up([201])
     login = ["ssh", "-f", "-n", "-p", str(second.layout.port), "-i", str(second.layout.key), "-o",
@@ -84,7 +84,7 @@ def test_down_ends_what_a_killed_host_left_running(second: Lab, monkeypatch: pyt
     assert leftovers.of_host(second.layout) == []
 
 
-def test_purge_ends_a_build_whose_starter_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_ends_a_build_whose_parent_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     share_the_network(monkeypatch)
     layout = Layout(state=tmp_path / "lab")
     draft = layout.state / "base.draft"
@@ -99,11 +99,11 @@ def test_purge_ends_a_build_whose_starter_was_killed(tmp_path: Path, monkeypatch
     assert not layout.state.exists()
 
 
-# the shared lab's, as long as it runs
+# they belong to the shared lab while it is running
 SHARED = ("links", "tables")
 
 
 def share_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the bridge and its rule to the shared lab."""
+    """Use the bridge and the rule of the shared lab."""
     monkeypatch.setattr(network, "up", lambda layout: None)
     monkeypatch.setattr(network, "down", lambda layout: None)

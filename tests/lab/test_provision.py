@@ -1,4 +1,4 @@
-"""playbooks/provision.yml against the lab's host: from nothing to a running container that sees its GPUs."""
+"""playbooks/provision.yml on the lab's host creates a running container that sees its GPUs."""
 from __future__ import annotations
 
 import json
@@ -23,7 +23,7 @@ Provision = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def provision(lab: Lab, tmp_path: Path) -> Iterator[Provision]:
-    """Run the playbook for container 203, which only its box names; the container is gone afterwards."""
+    """Run the playbook for container 203, whose ID only the box has; the container is destroyed afterwards."""
     base = {
         "gpu_container_template": TEMPLATE, "gpu_container_rootfs": "local:8",
         "gpu_container_network": f"name=eth0,bridge={BRIDGE},ip={address(NEW)}/24,gw={NETWORK}.1",
@@ -32,10 +32,10 @@ def provision(lab: Lab, tmp_path: Path) -> Iterator[Provision]:
 
     def run(*arguments: str, playbook: str = "playbooks/provision.yml", login: dict[str, Any] | None = None,
             **variables: Any) -> subprocess.CompletedProcess[str]:
-        way = login_variables(lab) | (login or {})
+        connection = login_variables(lab) | (login or {})
         inventory = {
-            "proxmox_hosts": {"hosts": {"pve": way | {"ansible_connection": "ssh"} | base | variables}},
-            "trainers": {"hosts": {"trainer": way | {"pct_vmid": NEW, "pct_persist": 0}}},
+            "proxmox_hosts": {"hosts": {"pve": connection | {"ansible_connection": "ssh"} | base | variables}},
+            "trainers": {"hosts": {"trainer": connection | {"pct_vmid": NEW, "pct_persist": 0}}},
         }
         (tmp_path / "inventory.json").write_text(json.dumps(inventory), encoding="utf-8")
         if not (tmp_path / "group_vars").exists():
@@ -50,18 +50,18 @@ def provision(lab: Lab, tmp_path: Path) -> Iterator[Provision]:
 
 
 def recap(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the recap of the host, or everything when there is none."""
+    """Return the recap line of the host, or the whole output when there is none."""
     lines = [line for line in done.stdout.splitlines() if line.startswith("pve ")]
     return lines[-1] if lines else done.stdout + done.stderr
 
 
-def said(done: subprocess.CompletedProcess[str]) -> str:
-    """Return what a play printed, on one line."""
+def output_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the output of a play on one line."""
     return " ".join(done.stdout.split())
 
 
 def nodes_inside(lab: Lab) -> set[str]:
-    """Return the NVIDIA nodes that the container shows."""
+    """Return the NVIDIA device nodes in the container."""
     shown = lab.inside(NEW, "sh", "-c", "cd /dev; ls -d nvidia* nvidia-caps/*", check=False).stdout
     return set(shown.split()) - {"nvidia-caps"}
 
@@ -70,7 +70,7 @@ ALL = {"nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools",
        "nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2"}
 
 
-def test_from_nothing_to_a_container_with_its_gpus(lab: Lab, provision: Provision) -> None:
+def test_a_container_is_created_with_its_gpus(lab: Lab, provision: Provision) -> None:
     folder = lab.layout.state / "volumes" / "workspace"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "shared").write_text("x", encoding="utf-8")
@@ -91,9 +91,9 @@ def test_from_nothing_to_a_container_with_its_gpus(lab: Lab, provision: Provisio
     assert "nvidia-modprobe -c 0 -u" in host.run_on_host(lab.layout, "cat", enabled).stdout
     assert "nvidia_uvm" in host.run_on_host(lab.layout, "cat", "/etc/modules-load.d/dflash-nvidia.conf").stdout
 
-    again = provision(gpu_container_mounts=mounts, gpu_container_cores=1)
-    assert again.returncode == 0
-    assert "changed=0" in recap(again)
+    repeated = provision(gpu_container_mounts=mounts, gpu_container_cores=1)
+    assert repeated.returncode == 0
+    assert "changed=0" in recap(repeated)
 
 
 def uptime_start(lab: Lab) -> str:
@@ -101,34 +101,34 @@ def uptime_start(lab: Lab) -> str:
     return lab.inside(NEW, "cat", "/proc/1/stat").stdout.split()[21]
 
 
-def test_a_running_container_is_restarted_only_when_told_and_never_while_it_trains(
+def test_a_running_container_is_restarted_only_when_allowed_and_never_while_training(
     lab: Lab, provision: Provision
 ) -> None:
     assert provision(gpu_container_gpus="none").returncode == 0
     lab.wait_ready(NEW)
-    began = uptime_start(lab)
+    started = uptime_start(lab)
 
     changed = provision(gpu_container_cores=2)
     assert changed.returncode == 0, changed.stdout
-    assert "gpu_container_allow_restart=true" in said(changed)
-    assert "/dev/nvidia0 is not in the container" in said(changed)
-    assert (nodes_inside(lab), uptime_start(lab)) == (set(), began)
+    assert "gpu_container_allow_restart=true" in output_line(changed)
+    assert "/dev/nvidia0 is not in the container" in output_line(changed)
+    assert (nodes_inside(lab), uptime_start(lab)) == (set(), started)
     assert "cores: 2" in lab.pct("config", str(NEW)).stdout
 
     lab.inside(NEW, "sh", "-c", "DFLASH_RUN_ID=20260101T000000Z-demo setsid sleep 600 </dev/null >/dev/null 2>&1 &")
     refused = provision(gpu_container_allow_restart=True)
     assert refused.returncode == 2
-    assert "Container 203 trains (run 20260101T000000Z-demo), so it is not restarted" in said(refused)
-    assert uptime_start(lab) == began
+    assert "Container 203 is training (run 20260101T000000Z-demo), so it was not restarted" in output_line(refused)
+    assert uptime_start(lab) == started
 
     lab.inside(NEW, "sh", "-c", "kill $(ps -eo pid,args | awk '/sleep 60[0]/ {print $1}')")
     restarted = provision(gpu_container_allow_restart=True)
     assert restarted.returncode == 0, restarted.stdout
     assert nodes_inside(lab) == ALL
-    assert uptime_start(lab) != began
+    assert uptime_start(lab) != started
 
 
-def test_a_stopped_container_is_started_and_a_locked_one_left_alone(lab: Lab, provision: Provision) -> None:
+def test_a_stopped_container_is_started_and_a_locked_one_is_unchanged(lab: Lab, provision: Provision) -> None:
     assert provision(gpu_container_gpus="none").returncode == 0
     lab.pct("stop", str(NEW))
     done = provision(gpu_container_gpus="none")
@@ -163,90 +163,90 @@ touch /usr/lib/x86_64-linux-gnu/libcuda.so.{gpus.DRIVER}
 """
 
 
-def test_the_containers_driver_becomes_the_hosts(lab: Lab, provision: Provision) -> None:
+def test_the_container_gets_the_driver_version_of_the_host(lab: Lab, provision: Provision) -> None:
     missing = provision(gpu_container_driver_check=True)
     assert missing.returncode == 2
-    assert f"driver is {gpus.DRIVER}, the libraries in container 203 are absent" in said(missing)
+    assert f"driver is {gpus.DRIVER}, the libraries in container 203 are absent" in output_line(missing)
     installer = lab.layout.host / f"root/NVIDIA-Linux-x86_64-{gpus.DRIVER}.run"
     installer.write_text(INSTALLER, encoding="utf-8")
     wrong = provision(gpu_container_driver_check=True, gpu_container_driver_installer="/root/other-1.2.3.run")
-    assert "gpu_container_driver_installer = '/root/other-1.2.3.run'" in said(wrong)
+    assert "gpu_container_driver_installer = '/root/other-1.2.3.run'" in output_line(wrong)
     done = provision(gpu_container_driver_check=True, gpu_container_driver_installer=f"/root/{installer.name}")
     assert done.returncode == 0, done.stdout
     assert lab.inside(NEW, "ls", "/root").stdout == ""
-    again = provision(gpu_container_driver_check=True, gpu_container_driver_installer=f"/root/{installer.name}")
-    assert "changed=0" in recap(again)
+    repeated = provision(gpu_container_driver_check=True, gpu_container_driver_installer=f"/root/{installer.name}")
+    assert "changed=0" in recap(repeated)
 
 
-def test_what_the_host_lacks_is_named(lab: Lab, provision: Provision) -> None:
+def test_a_missing_gpu_or_template_is_named(lab: Lab, provision: Provision) -> None:
     done = provision(gpu_container_gpus="0,7")
     assert "has no /dev/nvidia7" in done.stdout
     done = provision(gpu_container_template="local:vztmpl/absent.tar.zst")
-    assert "pveam download" in said(done)
+    assert "pveam download" in output_line(done)
     assert lab.pct("status", str(NEW), check=False).returncode != 0
 
 
 @pytest.mark.parametrize(
-    ("variables", "words"),
+    ("variables", "message"),
     [
-        ({"gpu_container_memory": 4096}, "gpu_container_memory: there is no such variable; did you mean"),
+        ({"gpu_container_memory": 4096}, "gpu_container_memory: unknown variable; did you mean"),
         ({"gpu_container_vmid": "two"}, "gpu_container_vmid"),
-        ({"gpu_container_mounts": [{"source": "/tank/absent", "target": "/workspace"}]}, "/tank/absent is no folder"),
+        ({"gpu_container_mounts": [{"source": "/tank/absent", "target": "/workspace"}]}, "/tank/absent is not a"),
         ({"gpu_container_network": "name=eth0,bridge=vmbr77,ip=dhcp"}, "the host has no bridge vmbr77"),
         ({"gpu_container_template": "local:vztmpl/absent.tar.zst"}, "pveam download"),
         ({"gpu_container_memory_mib": -5, "gpu_container_gpus": "0,0"}, "(2) gpu_container_gpus = '0,0'"),
     ],
 )
-def test_a_bad_word_is_named_before_anything_is_changed(
-    lab: Lab, provision: Provision, variables: dict[str, Any], words: str
+def test_an_invalid_value_is_named_before_anything_is_changed(
+    lab: Lab, provision: Provision, variables: dict[str, Any], message: str
 ) -> None:
     before = host_files(lab)
     done = provision(**variables)
     assert done.returncode == 2
-    assert words in said(done)
+    assert message in output_line(done)
     assert lab.pct("status", str(NEW), check=False).returncode != 0
     assert host_files(lab) == before
 
 
 @pytest.mark.parametrize("playbook", ["playbooks/provision.yml", "deploy.yml", "playbooks/status.yml"])
-def test_two_numbers_for_one_container_are_refused(lab: Lab, provision: Provision, playbook: str) -> None:
+def test_two_ids_for_one_container_are_refused(lab: Lab, provision: Provision, playbook: str) -> None:
     before, calls = host_files(lab), len(lab.pct_calls())
     done = provision(playbook=playbook, gpu_container_vmid=204)
     assert done.returncode == 2, done.stdout
-    words = "gpu_container_vmid = 204 of pve, but pct_vmid = 203 (trainer) behind the same Proxmox host"
-    assert words in said(done)
-    assert "Remedy: leave gpu_container_vmid out" in said(done)
-    assert "Nothing was changed" in said(done)
+    message = "gpu_container_vmid = 204 of pve, but pct_vmid = 203 (trainer) behind the same Proxmox host"
+    assert message in output_line(done)
+    assert "Remedy: remove gpu_container_vmid" in output_line(done)
+    assert "Nothing was changed" in output_line(done)
     assert (host_files(lab), len(lab.pct_calls())) == (before, calls)
 
 
 @pytest.mark.parametrize(
-    ("login", "words"),
+    ("login", "message"),
     [
         ({"ansible_port": 1}, "No ssh connection to 127.0.0.1: ssh: .*refused. Remedy: Check that the host is up"),
-        ({"ansible_host": "no-such-host.invalid"}, "The name no-such-host.invalid has no address. Remedy: Check"),
-        ({"ansible_user": "somebody"}, "refuses the ssh login. Remedy: Try `ssh somebody@127.0.0.1` by hand"),
+        ({"ansible_host": "no-such-host.invalid"}, "The host name no-such-host.invalid cannot be resolved. Remedy"),
+        ({"ansible_user": "somebody"}, "refused the ssh login. Remedy: Try `ssh somebody@127.0.0.1` by hand"),
         ({"ansible_ssh_common_args": "-o UserKnownHostsFile=/dev/null -o ControlPath=none"},
-         "host key of 127.0.0.1 is not the known one. Remedy: Compare the fingerprint"),
+         "host key of 127.0.0.1 is unknown or has changed. Remedy: Compare the fingerprint"),
     ],
 )
-def test_no_way_to_the_host_is_one_message(
-    lab: Lab, provision: Provision, login: dict[str, Any], words: str
+def test_an_unreachable_host_is_reported_with_one_message(
+    lab: Lab, provision: Provision, login: dict[str, Any], message: str
 ) -> None:
     calls = len(lab.pct_calls())
     done = provision(login=login)
     assert done.returncode == 4, done.stdout
-    assert re.search(words, said(done)), done.stdout
+    assert re.search(message, output_line(done)), done.stdout
     assert done.stdout.count("UNREACHABLE!") == 1
     assert len(lab.pct_calls()) == calls
 
 
 def host_files(lab: Lab) -> set[str]:
-    """Return what provisioning writes on the host."""
+    """Return the files that provisioning wrote on the host."""
     return {str(path) for path in (lab.layout.host / "etc").rglob("dflash-nvidia*")}
 
 
-def test_an_inventory_without_a_proxmox_host_is_no_success() -> None:
+def test_an_inventory_without_a_proxmox_host_is_an_error() -> None:
     command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/provision.yml",
                "-i", "inventory/ssh_node.yml"]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
@@ -254,7 +254,7 @@ def test_an_inventory_without_a_proxmox_host_is_no_success() -> None:
     assert "no host in the group proxmox_hosts" in done.stdout + done.stderr
 
 
-def test_the_container_comes_back_with_its_gpus_after_a_restart(lab: Lab, provision: Provision) -> None:
+def test_the_container_has_its_gpus_after_a_reboot(lab: Lab, provision: Provision) -> None:
     assert provision().returncode == 0
     lab.pct("reboot", str(NEW))
     lab.wait_ready(NEW)

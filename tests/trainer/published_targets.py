@@ -1,4 +1,4 @@
-"""Small random targets saved in the published transformers format."""
+"""Small random targets, saved in the format of published models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = {
 
 
 def published(family: str, folder: Path, **changes: Any) -> Any:
-    """Save a random model of `family` to `folder` with save_pretrained, and return it."""
+    """Save a random model of `family` in the published format and return it."""
     import transformers as tf
 
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Failures with a name, an exit code and a remedy; imports no third-party package."""
+"""Errors with a name, an exit code and a remedy. Does not import torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of the process; docs/trainer.md has the table."""
+    """Exit codes of the process; docs/trainer.md lists them."""
 
     FINISHED = 0
     CONFIG = 2
@@ -18,7 +18,7 @@ class ExitCode(enum.IntEnum):
 
 
 class TrainerError(Exception):
-    """Failure that an operator can act on: `name` for programs, message and remedy for people."""
+    """An error the operator can act on: `name` for programs, message and remedy for people."""
 
     name = "trainer_error"
     exit_code = ExitCode.WORKER
@@ -35,7 +35,7 @@ class TrainerError(Exception):
 
 
 class ConfigError(TrainerError, ValueError):
-    """Invalid value of a configuration key."""
+    """A configuration key or command-line option has an invalid value."""
 
     name = "bad_config"
     exit_code = ExitCode.CONFIG
@@ -46,28 +46,28 @@ class ConfigError(TrainerError, ValueError):
 
 
 class InputError(TrainerError):
-    """Unusable dataset, weights or checkpoint."""
+    """A dataset, a weights file or a checkpoint cannot be used."""
 
     name = "bad_input"
     exit_code = ExitCode.INPUT
 
 
 class WorkerError(TrainerError):
-    """A worker thread ended with an exception (its traceback is the cause)."""
+    """A worker thread raised an exception, which is the cause of this error."""
 
     name = "worker_failed"
     exit_code = ExitCode.WORKER
 
 
 class NanRunError(TrainerError):
-    """Too many unusable batches in a row."""
+    """Too many consecutive batches with NaN or Inf."""
 
     name = "nan_run"
     exit_code = ExitCode.NAN
 
 
 class CompileError(TrainerError):
-    """Compilation failed, or something recompiled after the warm-up."""
+    """Compilation failed, or a function would recompile after the warm-up."""
 
     name = "recompile"
     exit_code = ExitCode.COMPILE

@@ -14,9 +14,9 @@ HEAL_RELEASE = "relaunch.yml --tags release -e trainer_release_heal=true places 
 
 def of_environment(layout: Layout, env_id: str, *, full: bool = False) -> list[str]:
     """Return the differences of an environment, folded to one line a folder."""
-    return [str(one) for one in tree_manifest.folded(inspection.check(layout, env_id, full=full))]
+    return [str(one) for one in tree_manifest.fold(inspection.check(layout, env_id, full=full))]
 
 
 def of_release(layout: Layout, release_id: str) -> list[str]:
     """Return the files of a release that are not those of its commit."""
-    return [str(one) for one in tree_manifest.folded(release.check(layout, release_id))]
+    return [str(one) for one in tree_manifest.fold(release.check(layout, release_id))]

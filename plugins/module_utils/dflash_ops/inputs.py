@@ -236,7 +236,7 @@ def refusal(looks: list[Look]) -> OpsError:
         else "place the files again from where they came; data.path and target.path of the configuration name them"
     )
     return OpsError(
-        f"{len(texts)} problem(s) with what the run reads: {truncate.listed(texts, 20)}.",
+        f"{len(texts)} problem(s) with what the run reads: {truncate.join_items(texts, 20)}.",
         remedy=remedy,
         facts={"problems": texts},
     )

@@ -15,7 +15,7 @@ from typing import Any
 from .core import disk, files, truncate
 from .core.errors import OpsError
 from .core.paths import Layout
-from .core.tree_manifest import Drift, digest, folded
+from .core.tree_manifest import Drift, digest, fold
 from .environment.build import exchange
 
 RECORD_NAME = "release.json"
@@ -58,7 +58,7 @@ def inspect(layout: Layout, wanted: Wanted) -> tuple[str, list[Drift]]:
     Raises:
         OpsError: the root is a file, or the box has another tree under this id.
     """
-    disk.refuse_file(layout.root, "dflash_root")
+    disk.require_not_file(layout.root, "dflash_root")
     record = files.read_json(layout.release(wanted.release_id) / RECORD_NAME)
     if not record:
         return "missing", []
@@ -103,9 +103,9 @@ def file_hashes(top: Path) -> dict[str, str]:
 
 def refusal(wanted: Wanted, drift: list[Drift]) -> OpsError:
     """Say that a release was changed in place, file by file."""
-    lines = [str(one) for one in folded(drift)]
+    lines = [str(one) for one in fold(drift)]
     return OpsError(
-        f"The release {wanted.release_id} was changed on the box: {truncate.listed(lines, 30)}.",
+        f"The release {wanted.release_id} was changed on the box: {truncate.join_items(lines, 30)}.",
         remedy="commit the change and deploy it, or -e trainer_release_heal=true places the committed files again",
         facts={"drift": [dataclasses.asdict(one) for one in drift]},
     )

@@ -1,4 +1,4 @@
-"""The controller's checkout: which commit, is trainer/ committed, and its archive."""
+"""The controller's checkout: its commit, uncommitted files of trainer/, and the archive to push."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHORT = 12
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """trainer/ as it will be pushed.
+    """Snapshot of trainer/ to push.
 
     Args:
         wanted: its name and tree hash.
@@ -30,15 +30,15 @@ class Snapshot:
 
 
 def git(repo: Path, *arguments: str) -> str:
-    """Return what git says.
+    """Run git and return its output.
 
     Raises:
-        OpsError: with git's own words.
+        OpsError: git is not installed, or failed; with its error message.
     """
     try:
         done = subprocess.run(["git", "-C", str(repo), *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise OpsError("git is not on the controller.", remedy="install git") from None
+        raise OpsError("git is not installed on the controller.", remedy="install git") from None
     if done.returncode != 0:
         raise OpsError(
             f"git {' '.join(arguments[:2])} failed in {repo}: {done.stderr.strip()}",
@@ -48,17 +48,17 @@ def git(repo: Path, *arguments: str) -> str:
 
 
 def changes(repo: Path) -> list[str]:
-    """Return the files below trainer/ that are not as committed, as `git status` writes them."""
+    """Return the uncommitted changes below trainer/, as `git status` prints them."""
     return git(repo, "status", "--porcelain", "--untracked-files=all", "--", "trainer").splitlines()
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What of the checkout an operator asked for.
+    """The requested state of the checkout.
 
     Args:
         commit: its id.
-        dirty: files of trainer/ that are not committed, and are to be taken.
+        dirty: uncommitted files of trainer/ to include.
     """
 
     commit: str
@@ -66,35 +66,35 @@ class Choice:
 
 
 def choose(repo: Path, version: str, *, allow_dirty: bool) -> Choice:
-    """Judge what was asked for.
+    """Resolve a version.
 
     Args:
         repo: the checkout.
-        version: commit, branch or tag; a dirty tree matters only when this is what is checked out.
-        allow_dirty: take files that are not committed; the release's name says so.
+        version: commit, branch or tag; uncommitted files matter only when it is checked out.
+        allow_dirty: include uncommitted files; the release's name shows it.
 
     Raises:
-        OpsError: no such commit, or files are not committed.
+        OpsError: the commit does not exist, or files are not committed.
     """
     commit = commit_of(repo, version)
     if not commit:
         raise OpsError(
-            f"trainer_release_version={version} is no commit of {repo}.", remedy="give a branch, tag or commit"
+            f"trainer_release_version={version} is not a commit of {repo}.", remedy="give a branch, tag or commit"
         )
     checked_out = commit == git(repo, "rev-parse", "HEAD").strip()
     dirty = changes(repo) if checked_out else []
     if dirty and not allow_dirty:
         names = [line[3:] for line in dirty]
         raise OpsError(
-            f"{len(dirty)} file(s) of trainer/ are not committed: {truncate.listed(names, 10, between=', ')}.",
-            remedy="commit them, or -e trainer_release_allow_dirty=true takes them and names the release +dirty "
-            "(with make: make deploy ARGS='-e trainer_release_allow_dirty=true')",
+            f"{len(dirty)} file(s) of trainer/ are not committed: {truncate.join_items(names, 10, separator=', ')}.",
+            remedy="commit them, or include them with -e trainer_release_allow_dirty=true; the release is then named "
+            "+dirty (with make: make deploy ARGS='-e trainer_release_allow_dirty=true')",
         )
     return Choice(commit, tuple(dirty))
 
 
 def release_id(repo: Path, version: str, *, allow_dirty: bool) -> str:
-    """Return the name of the release; only one that is not committed has to be packed for it.
+    """Return the name of the release; only uncommitted files have to be packed for it.
 
     Raises:
         OpsError: as `choose`.
@@ -107,7 +107,7 @@ def release_id(repo: Path, version: str, *, allow_dirty: bool) -> str:
 
 
 def snapshot(repo: Path, version: str, folder: Path, *, allow_dirty: bool) -> Snapshot:
-    """Make the archive of trainer/ in `folder`.
+    """Create the archive of trainer/ in `folder`.
 
     Raises:
         OpsError: as `choose`.
@@ -128,7 +128,7 @@ def snapshot(repo: Path, version: str, folder: Path, *, allow_dirty: bool) -> Sn
 
 
 def commit_of(repo: Path, version: str) -> str:
-    """Return the commit id of a name; empty when git knows none."""
+    """Return the commit id of a name; empty when it does not exist."""
     git(repo, "rev-parse", "--git-dir")
     try:
         return git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{version}^{{commit}}").strip()
@@ -137,7 +137,7 @@ def commit_of(repo: Path, version: str) -> str:
 
 
 def pack(repo: Path, archive: Path) -> None:
-    """Write a tar of trainer/ as it lies in the work tree, without what git ignores."""
+    """Write a tar of trainer/ in the work tree, without ignored files."""
     names = git(repo, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "trainer").split("\0")
     with tarfile.open(archive, "w:gz") as tar:
         for name in sorted(set(filter(None, names))):
@@ -146,7 +146,7 @@ def pack(repo: Path, archive: Path) -> None:
 
 
 def tree_of(archive: Path) -> str:
-    """Return the tree hash of what an archive unpacks to."""
+    """Return the tree hash of an archive's content."""
     with tempfile.TemporaryDirectory() as folder:
         unpack(archive, Path(folder))
         top = Path(folder) / "trainer"

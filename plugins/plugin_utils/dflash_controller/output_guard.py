@@ -1,7 +1,8 @@
-"""What a playbook does when its own output cannot be written: it says so where it still can, and ends.
+"""End a playbook whose own output cannot be written.
 
-Ansible prints what its forks say from a thread that any failed write ends, and then waits for that thread for ever.
+Ansible prints the output of its forks from a thread. A failed write ends that thread, and Ansible waits for it forever.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -14,47 +15,47 @@ from typing import Any
 NAMES = {1: "standard output", 2: "standard error"}
 
 
-class Guard:
-    """Lets the first failed write of some streams end this process as Ctrl-C ends it: forks and notes included.
+class OutputGuard:
+    """Interrupts this process, as Ctrl-C does, on the first failed write to one of some streams.
 
     Args:
-        streams: sys.stdout, sys.stderr; what somebody replaced them by is left alone.
+        streams: sys.stdout, sys.stderr; a replacement of another type is not guarded.
     """
 
     def __init__(self, *streams: Any) -> None:
-        self.ending = False
+        self.interrupted = False
         for stream in streams:
             if isinstance(stream, io.TextIOWrapper):
-                buffer: Any = stream.buffer  # patched, not replaced: Ansible holds this very object
+                buffer: Any = stream.buffer  # patched, not replaced: Ansible keeps a reference to this object
                 buffer.write = self._guarded(buffer.write, stream.fileno())
                 buffer.flush = self._guarded(buffer.flush, stream.fileno())
 
-    def _guarded(self, act: Callable[..., Any], number: int) -> Callable[..., Any]:
+    def _guarded(self, operation: Callable[..., Any], descriptor: int) -> Callable[..., Any]:
         def guarded(*data: Any) -> Any:
             try:
-                return act(*data)
+                return operation(*data)
             except OSError as error:
-                drop(number)
-                if not self.ending:
-                    self.ending = True
-                    end(number, error)
+                redirect_to_devnull(descriptor)
+                if not self.interrupted:
+                    self.interrupted = True
+                    interrupt_playbook(descriptor, error)
                 return len(data[0]) if data else None
 
         return guarded
 
 
-def drop(number: int) -> None:
-    """Let what is still printed to a descriptor vanish."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, number)
-    os.close(nowhere)
+def redirect_to_devnull(descriptor: int) -> None:
+    """Discard everything that is still printed to a descriptor."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, descriptor)
+    os.close(devnull)
 
 
-def end(number: int, error: OSError) -> None:
-    """Say why on standard error, if that can be, and interrupt this process."""
+def interrupt_playbook(descriptor: int, error: OSError) -> None:
+    """Print the reason on standard error, if possible, and interrupt this process."""
     text = (
-        f"[ERROR]: {NAMES.get(number, 'the output')} cannot be written: {error.strerror}. The playbook ends here, as"
-        " Ctrl-C would end it. Remedy: make room where its output goes, and type the same again.\n"
+        f"[ERROR]: {NAMES.get(descriptor, 'the output')} cannot be written: {error.strerror}. The playbook ends here,"
+        " as after Ctrl-C. Remedy: free space where its output goes, and run the same command again.\n"
     )
     with contextlib.suppress(OSError):
         os.write(2, text.encode())

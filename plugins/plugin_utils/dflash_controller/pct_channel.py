@@ -1,4 +1,4 @@
-"""The controller's end of one process inside a container: commands and files over ssh's pipes.
+"""The controller's end of the agent in a container: commands and files over ssh's pipes.
 
 Owner: the connection plugin, for one task. Processes: one ssh. Threads: one while input is sent. Ends on close().
 """
@@ -25,8 +25,8 @@ from . import pct_persist
 
 NO_PYTHON = b"\x00dflash-pct-agent: no python3\n"
 BOOT = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.readline())))"
-# words for the container: start the agent where there is a python3, and say so where there is none
-AGENT_WORDS = (
+# command for the container: start the agent, or report that python3 is missing
+AGENT_COMMAND = (
     "/bin/sh",
     "-c",
     "command -v python3 >/dev/null 2>&1 || { printf '\\0dflash-pct-agent: no python3\\n'; exit 0; }; "
@@ -35,7 +35,7 @@ AGENT_WORDS = (
 
 
 class ChannelRefused(Exception):
-    """The way into the container ended before the agent answered; carries ssh's exit status and all text."""
+    """The connection ended before the agent answered. Carries ssh's exit status and all output."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -44,35 +44,41 @@ class ChannelRefused(Exception):
 
 
 class ChannelSilent(Exception):
-    """Nothing came back within the time allowed."""
+    """The agent did not answer within the timeout."""
 
 
 class ChannelLost(Exception):
-    """The way into the container broke while it was in use; carries the last words."""
+    """The connection was lost while it was in use. Carries the last output on stderr."""
 
 
 class NoPython(Exception):
-    """The container has no python3, so there is no agent."""
+    """The container has no python3, so the agent cannot run."""
 
 
 class Channel:
-    """One agent in one container, started here or borrowed from a holder."""
+    """Connection to the agent in one container, opened here or borrowed from a holder."""
 
     def __init__(self, to_agent: IO[bytes], from_agent: IO[bytes], errors: IO[bytes]) -> None:
         self.to_agent = to_agent
         self.from_agent = from_agent
         self.errors = errors
         self.process: subprocess.Popen[bytes] | None = None
-        self.loan: pct_persist.Loan | None = None
+        self.borrowed: pct_persist.BorrowedPipes | None = None
         self.busy = False
-        self.last_words = ""
+        self.last_errors = ""
 
     @classmethod
     def open(cls, command: Sequence[bytes], *, timeout_s: float, **popen: Any) -> Channel:
-        """Start `command` (an ssh whose remote words are AGENT_WORDS) and wait for the agent's greeting."""
-        # a file, since a ControlMaster that stays in the background keeps a pipe open for good
+        """Start `command` (an ssh that runs AGENT_COMMAND) and wait for the agent's greeting.
+
+        Raises:
+            ChannelRefused: the connection ended before.
+            ChannelSilent: there was no greeting within `timeout_s`.
+            NoPython: the container has no python3.
+        """
+        # a file, because a ControlMaster in the background would keep a pipe open
         errors = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by close()
-        popen.setdefault("start_new_session", True)  # it may outlive the task that starts it
+        popen.setdefault("start_new_session", True)  # the connection may outlive this task
         process: subprocess.Popen[bytes] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, **popen
         )
@@ -90,20 +96,20 @@ class Channel:
 
     @classmethod
     def borrow(cls, path: Path, *, timeout_s: float) -> Channel | None:
-        """Return the channel that an earlier task left at `path`, when it still answers."""
-        loan = pct_persist.borrow(path)
-        if loan is None:
+        """Return the channel that an earlier task left open at `path`; None when it does not answer."""
+        borrowed = pct_persist.borrow(path)
+        if borrowed is None:
             return None
         modes = ("wb", "rb", "rb")
-        channel = cls(*(os.fdopen(handle, mode, buffering=0) for handle, mode in zip(loan.handles, modes)))
-        channel.loan = loan
+        channel = cls(*(os.fdopen(handle, mode, buffering=0) for handle, mode in zip(borrowed.handles, modes)))
+        channel.borrowed = borrowed
         if channel.answers(timeout_s):
             return channel
         channel.close()
         return None
 
     def answers(self, timeout_s: float) -> bool:
-        """Tell whether the agent is still there, by asking it."""
+        """Ping the agent; return true when it answers."""
         self.busy = True
         try:
             write_frame(Writer(self.to_agent), b"R", b'{"service": "ping"}')
@@ -118,15 +124,15 @@ class Channel:
         return not self.busy
 
     def send_agent(self) -> None:
-        """Send the agent's text; a broken pipe shows as a refusal when its answer is read."""
+        """Send the agent's source; a broken pipe is reported when the greeting is read."""
         source = Path(pct_agent.__file__).read_bytes()
         try:
-            write_everything(self.to_agent, b"%d\n%s" % (len(source), source))
+            write_all(self.to_agent, b"%d\n%s" % (len(source), source))
         except BrokenPipeError:
             return
 
     def await_greeting(self, process: subprocess.Popen[bytes], timeout_s: float) -> None:
-        """Read up to the greeting, past whatever a login prints; raise when it does not come."""
+        """Read up to the greeting and skip any output of the login before it."""
         seen = b""
         end = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
@@ -142,7 +148,7 @@ class Channel:
                 seen += piece
 
     def run(self, command: str, data: bytes | None) -> tuple[int, bytes, bytes]:
-        """Run a line in the container's /bin/sh; return (rc, stdout, stderr)."""
+        """Run a command in the container's /bin/sh; return (rc, stdout, stderr)."""
         sent = [data[at:at + PIECE] for at in range(0, len(data), PIECE)] if data else []
         output: dict[bytes, list[bytes]] = {b"o": [], b"e": []}
         request = {"service": "run", "command": command, "has_input": data is not None}
@@ -150,7 +156,11 @@ class Channel:
         return result["rc"], b"".join(output[b"o"]), b"".join(output[b"e"])
 
     def put(self, source: Path, target: str) -> None:
-        """Copy a file of the controller into the container, a piece at a time."""
+        """Copy a file from the controller to the container, piece by piece.
+
+        Raises:
+            OpsError: the file could not be copied; the target is unchanged.
+        """
         digest = hashlib.sha256()
 
         def pieces(stream: IO[bytes]) -> Iterable[bytes]:
@@ -161,23 +171,27 @@ class Channel:
         with source.open("rb") as stream:
             found = os.fstat(stream.fileno())
             request = {"service": "put", "path": target, "mode": found.st_mode & 0o777, "size": found.st_size}
-            result = self.exchange(request, pieces(stream), lambda: digest.hexdigest().encode(), ignore)
+            result = self.exchange(request, pieces(stream), lambda: digest.hexdigest().encode(), discard)
         if "error" in result:
             raise OpsError(f"Could not copy {source}: {result['error']}")
 
     def get(self, source: str, target: Path) -> None:
-        """Copy a file of the container to the controller: beside `target` first, renamed when it is whole."""
+        """Copy a file from the container to the controller, under a temporary name until it is complete.
+
+        Raises:
+            OpsError: the file could not be fetched; the target is unchanged.
+        """
         digest = hashlib.sha256()
-        # a name has 255 bytes at most, of which a letter may take four
+        # short enough for the limit of 255 bytes a name
         handle, part = tempfile.mkstemp(prefix=f".{target.name[:50]}.", suffix=".part", dir=target.parent)
         try:
             with os.fdopen(handle, "wb", buffering=0) as stream:
 
-                def take(_letter: bytes, piece: bytes) -> None:
+                def store(_letter: bytes, piece: bytes) -> None:
                     digest.update(piece)
                     write_piece(stream, piece, target)
 
-                result = self.exchange({"service": "get", "path": source}, (), lambda: b"", take)
+                result = self.exchange({"service": "get", "path": source}, (), lambda: b"", store)
             if "error" in result:
                 raise OpsError(f"Could not fetch a file: {result['error']}")
             if digest.hexdigest() != result["sha256"]:
@@ -194,21 +208,30 @@ class Channel:
         request: dict[str, Any],
         pieces: Iterable[bytes],
         final: Callable[[], bytes],
-        take: Callable[[bytes, bytes], None],
+        on_output: Callable[[bytes, bytes], None],
     ) -> dict[str, Any]:
-        """Send a request with its input from a thread while the answer is read here.
+        """Send a request and its input from a thread, and read the answer meanwhile.
 
-        Whatever ends it early closes the channel, since the rest of that answer is still under way in it.
+        Any error closes the channel, because the rest of the answer is still in the pipe.
+
+        Args:
+            request: the request as a JSON object.
+            pieces: its input.
+            final: returns the content of the end frame, once all pieces are sent.
+            on_output: called with the letter and the bytes of each output frame.
+
+        Raises:
+            ChannelLost: the agent is gone.
         """
         sender = Sender(self.to_agent, request, pieces, final, self.end_input)
         self.busy = True
         sender.start()
         try:
-            result = self.answer(take)
+            result = self.read_answer(on_output)
         except EOFError as error:
             self.close()
             sender.join()
-            raise sender.own_error() or ChannelLost(self.last_words) from error
+            raise sender.source_error() or ChannelLost(self.last_errors) from error
         except BaseException:
             self.close()
             raise
@@ -217,8 +240,12 @@ class Channel:
         self.busy = False
         return result
 
-    def answer(self, take: Callable[[bytes, bytes], None]) -> dict[str, Any]:
-        """Hand the answer's pieces to `take` and return its result; raise EOFError when the agent is gone."""
+    def read_answer(self, on_output: Callable[[bytes, bytes], None]) -> dict[str, Any]:
+        """Pass output frames to `on_output` and return the result.
+
+        Raises:
+            EOFError: the agent is gone.
+        """
         while True:
             try:
                 letter, data = read_frame(self.from_agent)
@@ -227,22 +254,22 @@ class Channel:
             if letter == b"x":
                 result: dict[str, Any] = json.loads(data)
                 return result
-            take(letter, data)
+            on_output(letter, data)
 
     def end_input(self) -> None:
-        """End the agent while its answer is awaited: it ends with its input, which a holder keeps open too."""
-        if self.loan:
-            self.loan.end(intact=False)
+        """Close the agent's input, also in the holder, so that the agent exits while its answer is awaited."""
+        if self.borrowed:
+            self.borrowed.give_back(reusable=False)
         with contextlib.suppress(OSError):
             self.to_agent.close()
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be asked of it any more."""
+        """True after close()."""
         return self.errors.closed
 
     def usable(self) -> bool:
-        """Tell whether it may be asked: open, and not ended from the other side while nothing was asked."""
+        """Return true when the channel is open, and was not closed by the agent between two requests."""
         if self.closed:
             return False
         with selectors.DefaultSelector() as selector:
@@ -250,36 +277,40 @@ class Channel:
             return not selector.select(0)
 
     def error_text(self) -> str:
-        """Return the last of what ssh and pct printed on stderr, without moving their place in that file."""
+        """Return the last output of ssh and pct on stderr, without moving the file position."""
         size = os.fstat(self.errors.fileno()).st_size
         return os.pread(self.errors.fileno(), 8192, max(0, size - 8192)).decode(errors="replace")
 
-    def close(self, *, leave_at: Path | None = None, idle_s: float = 0) -> None:
-        """End the agent by ending its input; or, with `leave_at`, leave it there for the next task.
+    def close(self, *, keep_at: Path | None = None, idle_s: float = 0) -> None:
+        """Close the channel, which ends the agent; with `keep_at`, keep it open there for the next task.
 
-        A borrowed channel goes back to its holder. One in which something is under way is never kept.
+        A borrowed channel is given back to its holder. A channel with an unfinished request is never kept.
+
+        Args:
+            keep_at: path of the holder's socket.
+            idle_s: seconds after which the holder exits when nothing borrows the channel.
         """
         if self.closed:
             return
         streams = (self.to_agent, self.from_agent, self.errors)
         kept = False
-        if self.loan:
-            self.loan.end(intact=not self.busy)
+        if self.borrowed:
+            self.borrowed.give_back(reusable=not self.busy)
             kept = not self.busy
-        elif leave_at and not self.busy:
-            kept = pct_persist.leave(leave_at, [stream.fileno() for stream in streams], idle_s)
-        self.last_words = self.error_text()
+        elif keep_at and not self.busy:
+            kept = pct_persist.start_holder(keep_at, [stream.fileno() for stream in streams], idle_s)
+        self.last_errors = self.error_text()
         for stream in streams[:2]:
             with contextlib.suppress(OSError):
                 stream.close()
         if self.process and not kept:
             end_process(self.process)
-            self.last_words = self.error_text()
+            self.last_errors = self.error_text()
         self.errors.close()
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:
-    """Wait for an ssh whose input has ended; kill it when it does not follow."""
+    """Wait for an ssh whose input is closed; kill it when it does not exit."""
     try:
         process.wait(timeout=3)
     except subprocess.TimeoutExpired:
@@ -288,7 +319,7 @@ def end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 class Sender(threading.Thread):
-    """Writes one request and its input. Owner: exchange(), which joins it."""
+    """Send one request and its input. Owner: exchange(), which joins it."""
 
     def __init__(
         self,
@@ -296,19 +327,19 @@ class Sender(threading.Thread):
         request: dict[str, Any],
         pieces: Iterable[bytes],
         final: Callable[[], bytes],
-        give_up: Callable[[], None],
+        on_error: Callable[[], None],
     ) -> None:
         super().__init__(daemon=True)
         self.stream = stream
         self.request = request
         self.pieces = pieces
         self.final = final
-        self.give_up = give_up
+        self.on_error = on_error
         self.error: Exception | None = None
         self.answered = False
 
     def run(self) -> None:
-        """Send everything, or all until the answer; keep an error for the owner, who would wait for one in vain."""
+        """Send the input until the answer arrives; on an error, keep it for the owner and stop the agent."""
         writer = Writer(self.stream)
         try:
             write_frame(writer, b"R", json.dumps(self.request).encode())
@@ -319,28 +350,28 @@ class Sender(threading.Thread):
             write_frame(writer, b"E", self.final())
         except Exception as error:
             self.error = error
-            self.give_up()
+            self.on_error()
 
-    def own_error(self) -> Exception | None:
-        """Return what went wrong here, such as a source that cannot be read; None when the pipe was closed under us."""
+    def source_error(self) -> Exception | None:
+        """Return an error of the input, such as an unreadable source; None for an error of the pipe."""
         return None if isinstance(self.error, (OSError, ValueError)) else self.error
 
 
 class Writer:
-    """An unbuffered pipe whose write() writes everything."""
+    """Wrapper of an unbuffered pipe whose write() writes all bytes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
 
     def write(self, data: bytes) -> None:
         """Write all of `data`."""
-        write_everything(self.stream, data)
+        write_all(self.stream, data)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: the pipe is unbuffered."""
 
 
-def write_everything(stream: IO[bytes], data: bytes) -> None:
+def write_all(stream: IO[bytes], data: bytes) -> None:
     """Write all of `data` to a raw pipe."""
     view = memoryview(data)
     while view:
@@ -348,7 +379,7 @@ def write_everything(stream: IO[bytes], data: bytes) -> None:
 
 
 def read_piece(stream: IO[bytes], source: Path) -> bytes:
-    """Read a piece of the controller's file."""
+    """Read the next piece of a file on the controller."""
     try:
         return stream.read(PIECE)
     except OSError as error:
@@ -356,20 +387,20 @@ def read_piece(stream: IO[bytes], source: Path) -> bytes:
 
 
 def write_piece(stream: IO[bytes], piece: bytes, target: Path) -> None:
-    """Write a piece of a file that is fetched."""
+    """Write a piece of a fetched file."""
     try:
-        write_everything(stream, piece)
+        write_all(stream, piece)
     except OSError as error:
         raise OpsError(f"Could not write {target} on the controller: {error.strerror or error}.") from error
 
 
 def readable(seen: bytes) -> int:
-    """Return how many bytes may be read without passing the greeting's end: what follows is the first answer's."""
+    """Return the number of bytes that can be read without reading beyond the end of the greeting."""
     return len(GREETING) - len(seen) if GREETING.startswith(seen) else 1
 
 
-def ignore(_letter: bytes, _piece: bytes) -> None:
-    """Take nothing."""
+def discard(_letter: bytes, _piece: bytes) -> None:
+    """Ignore output."""
 
 
 def current_umask() -> int:

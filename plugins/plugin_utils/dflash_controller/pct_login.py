@@ -1,8 +1,9 @@
-"""One login for all tasks that reach a host at the same moment.
+"""One ssh login for all tasks that connect to a host at the same time.
 
-A Proxmox host with several containers is several hosts of the inventory, and sshd drops logins that come ten at once
-(MaxStartups). Whoever finds no shared login makes one; the others wait for it a moment, and then use it.
+Several containers on one Proxmox host are several inventory hosts with the same login, and sshd drops logins when too
+many arrive at once (MaxStartups). The first task logs in; the others wait briefly and then share that login.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -12,28 +13,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-PATIENCE_S = 5.0  # a host that is down must not be waited for by one task after the other
+MAX_WAIT_S = 5.0  # short: tasks must not wait one after the other for a host that is down
 
 
 @contextlib.contextmanager
-def first_login(shared: Path | None) -> Iterator[None]:
-    """Let one task at a time start ssh while the socket of the shared login is absent; None shares nothing."""
-    if shared is None or shared.exists():
+def serialized_login(control_path: Path | None) -> Iterator[None]:
+    """Let one task at a time start ssh while the ControlMaster's socket is absent; None disables this."""
+    if control_path is None or control_path.exists():
         yield
         return
-    turn = shared.with_name(f"{shared.name}.first")
-    with turn.open("w") as stream:
-        wait_for_turn(stream, shared)
+    lock_file = control_path.with_name(f"{control_path.name}.first")
+    with lock_file.open("w") as stream:
+        wait_for_lock(stream, control_path)
         try:
             yield
         finally:
-            turn.unlink(missing_ok=True)
+            lock_file.unlink(missing_ok=True)
 
 
-def wait_for_turn(stream: IO[str], shared: Path) -> None:
-    """Return with the lock held, or without it once the login is there or has taken too long."""
-    end = time.monotonic() + PATIENCE_S
-    while not shared.exists() and time.monotonic() < end:
+def wait_for_lock(stream: IO[str], control_path: Path) -> None:
+    """Return with the lock acquired, or without it once the login exists or the wait has taken too long."""
+    end = time.monotonic() + MAX_WAIT_S
+    while not control_path.exists() and time.monotonic() < end:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

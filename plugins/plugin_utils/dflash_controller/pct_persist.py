@@ -1,11 +1,12 @@
-"""Keeps the way into a container open between tasks, as ssh's ControlPersist keeps a login.
+"""Keep the connection into a container open between tasks, as ssh's ControlPersist keeps a login.
 
-A task that is done hands its open pipes to this small process; the next task of any play borrows them through a
-socket in the user's own control folder. The holder moves no data, it only lends. Owner: nobody; it ends by itself when
-nobody borrows for a while, when the other end is gone, and when a borrower dies with the pipes in use.
+A finished task passes its open pipes to a small holder process. The next task of any play borrows them through a Unix
+socket in the user's control folder; the data itself never passes through the holder. The holder has no owner. It exits
+when nothing borrows the pipes for a while, when the agent is gone, and when a borrower dies while it uses them.
 
-    python3 -IS pct_holder.py SOCKET IDLE_S LISTENER TO_AGENT FROM_AGENT ERRORS
+    python3 -IS pct_persist.py SOCKET IDLE_S LISTENER TO_AGENT FROM_AGENT ERRORS
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -17,58 +18,58 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-TAKEN, RETURNED = b"t", b"r"
-ANSWER_S = 0.5  # how long a borrower waits for a holder that is starting, or lending to another
+BORROWED, RETURNED = b"t", b"r"
+ANSWER_S = 0.5  # wait for a holder that is starting or busy with another borrower
 
 
-class Loan:
-    """Pipes borrowed from a holder: (to_agent, from_agent, errors). Give them back, or just drop them when broken."""
+class BorrowedPipes:
+    """Pipes borrowed from a holder: (to_agent, from_agent, errors)."""
 
     def __init__(self, peer: socket.socket, handles: Sequence[int]) -> None:
         self.peer = peer
         self.handles = handles
 
-    def end(self, *, intact: bool) -> None:
-        """Return the pipes when nothing is under way in them; else the holder closes its own and ends."""
+    def give_back(self, *, reusable: bool) -> None:
+        """Return the pipes to the holder; when they are not reusable, the holder closes its own and exits."""
         with contextlib.suppress(OSError):
-            if intact:
+            if reusable:
                 self.peer.sendall(RETURNED)
         self.peer.close()
 
 
-def borrow(path: Path) -> Loan | None:
-    """Return the pipes that a holder keeps at `path`; None when there is none, or they are lent."""
+def borrow(path: Path) -> BorrowedPipes | None:
+    """Return the pipes of the holder at `path`; None without a holder or when its pipes are in use."""
     peer = socket.socket(socket.AF_UNIX)
     peer.settimeout(ANSWER_S)
     try:
         peer.connect(str(path))
         _message, handles, _flags, _address = socket.recv_fds(peer, 1, 3)
         if len(handles) == 3:
-            peer.sendall(TAKEN)
-            return Loan(peer, handles)
+            peer.sendall(BORROWED)
+            return BorrowedPipes(peer, handles)
     except OSError:
         pass
     peer.close()
     return None
 
 
-def leave(path: Path, handles: Sequence[int], idle_s: float) -> bool:
-    """Start a holder for the pipes; False when `path` is taken by another that lives."""
+def start_holder(path: Path, handles: Sequence[int], idle_s: float) -> bool:
+    """Start a holder for the pipes; return False when another running holder uses `path`."""
     listener = socket.socket(socket.AF_UNIX)
     with listener:
         if not bind(listener, path):
             return False
-        kept = [listener.fileno(), *handles]
+        passed = [listener.fileno(), *handles]
         subprocess.Popen(
-            [sys.executable, "-IS", __file__, str(path), str(idle_s), *map(str, kept)],
-            pass_fds=kept, start_new_session=True, cwd="/",
+            [sys.executable, "-IS", __file__, str(path), str(idle_s), *map(str, passed)],
+            pass_fds=passed, start_new_session=True, cwd="/",
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
     return True
 
 
 def bind(listener: socket.socket, path: Path) -> bool:
-    """Listen at `path`, readable for this user only; a socket nobody listens at any more is replaced."""
+    """Listen at `path`, accessible for this user only; replace a socket without a listener."""
     mask = os.umask(0o177)
     try:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -90,7 +91,7 @@ def bind(listener: socket.socket, path: Path) -> bool:
 
 
 def hold(listener: socket.socket, handles: Sequence[int], idle_s: float) -> None:
-    """Lend until there is a reason to end."""
+    """Pass the pipes to one borrower after the other until there is a reason to exit."""
     from_agent = handles[1]
     sources: list[socket.socket | int] = [listener, from_agent]
     while True:
@@ -101,15 +102,15 @@ def hold(listener: socket.socket, handles: Sequence[int], idle_s: float) -> None
         with peer:
             try:
                 socket.send_fds(peer, [b"!"], list(handles))
-                taken = peer.recv(1) == TAKEN
+                borrowed = peer.recv(1) == BORROWED
             except OSError:
                 continue
-            if taken and received(peer) != RETURNED:
+            if borrowed and received(peer) != RETURNED:
                 return
 
 
 def received(peer: socket.socket) -> bytes:
-    """Return the borrower's last word; empty when it died."""
+    """Return the borrower's last byte; empty when the borrower died."""
     try:
         return peer.recv(1)
     except OSError:
@@ -117,15 +118,15 @@ def received(peer: socket.socket) -> bytes:
 
 
 def main() -> None:
-    """Hold what the arguments name; take the socket's name along at the end."""
+    """Hold the pipes named by the arguments, and remove the socket at the end."""
     path, idle_s = Path(sys.argv[1]), float(sys.argv[2])
     listener = socket.socket(fileno=int(sys.argv[3]))
-    ours = path.stat().st_ino
+    inode = path.stat().st_ino
     try:
-        hold(listener, [int(word) for word in sys.argv[4:7]], idle_s)
+        hold(listener, [int(argument) for argument in sys.argv[4:7]], idle_s)
     finally:
         with contextlib.suppress(OSError):
-            if path.stat().st_ino == ours:
+            if path.stat().st_ino == inode:
                 path.unlink()
 
 

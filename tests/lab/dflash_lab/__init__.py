@@ -1,1 +1,1 @@
-"""A test host that is real: a loopback sshd standing for a Proxmox host, over real LXC containers."""
+"""Test host: a loopback sshd as a stand-in for a Proxmox host, with real LXC containers."""

@@ -31,7 +31,7 @@ Subsystem sftp internal-sftp
 
 
 def prepare(layout: Layout) -> None:
-    """Write everything that the namespace shows; nothing runs yet."""
+    """Write all files of the namespace without starting anything."""
     for folder in (layout.conf, layout.lxc, layout.ssh, layout.host / "usr/sbin", layout.host / "root"):
         folder.mkdir(parents=True, exist_ok=True)
     layout.host.joinpath("root").chmod(0o700)
@@ -43,12 +43,13 @@ def prepare(layout: Layout) -> None:
     lxc_conf.parent.mkdir(exist_ok=True)
     lxc_conf.write_text(f"lxc.lxcpath = {layout.lxc}\n", encoding="utf-8")
     shutil.copy2(FILES / "pct", layout.host / "usr/sbin/pct")
+    shutil.copytree(FILES / "pct_stand_in", layout.host / "etc/dflash-lab/pct_stand_in", dirs_exist_ok=True)
     version = layout.host / "usr/sbin/pveversion"
     version.write_text("#!/bin/sh\necho 'pve-manager/8.2.4/faa83925c9641325 (running kernel: 6.8.8-2-pve)'\n",
                        encoding="utf-8")
     version.chmod(0o755)
     add_accounts(layout)
-    # Debian's bash reads this file for `ssh host command` too: the way a host's variables leak in
+    # Debian's bash also reads this file for `ssh host command`, so these variables reach every login
     (layout.host / "root/.bashrc").write_text(
         "if [ -r ~/.lab_environment ]; then set -a; . ~/.lab_environment; set +a; fi\n", encoding="utf-8"
     )
@@ -60,7 +61,7 @@ def make_keys(layout: Layout) -> None:
         if not (layout.ssh / name).exists():
             run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "dflash-lab", "-f", layout.ssh / name)
     shutil.copy2(layout.ssh / "id_ed25519.pub", layout.ssh / "authorized_keys")
-    # readable for `operator` too, whose uid sshd takes before it reads the file
+    # also readable for `operator`, because sshd switches to that user before it reads the file
     layout.state.chmod(0o755)
     layout.ssh.chmod(0o755)
     key = (layout.ssh / "host_ed25519.pub").read_text(encoding="utf-8").split()
@@ -69,7 +70,7 @@ def make_keys(layout: Layout) -> None:
 
 
 def add_accounts(layout: Layout) -> None:
-    """Give the host a user that is not root, with sudo for pct, and ids for unprivileged containers."""
+    """Add a non-root user with sudo for pct, and subordinate ids for unprivileged containers, to the host."""
     etc = layout.host / "etc"
     for name, line, mode in (
         ("passwd", f"{OPERATOR}:x:2000:2000::/tmp:/bin/sh", 0o644),
@@ -86,7 +87,7 @@ def add_accounts(layout: Layout) -> None:
 
 
 def allow_sudo(layout: Layout, allowed: bool) -> None:
-    """Let the operator run pct through sudo without a password, or not."""
+    """Allow or forbid the operator to run pct through sudo without a password."""
     rule = layout.host / "etc/sudoers.d/dflash-lab"
     rule.parent.mkdir(exist_ok=True)
     rule.parent.chmod(0o750)
@@ -97,7 +98,7 @@ def allow_sudo(layout: Layout, allowed: bool) -> None:
 
 
 def start(layout: Layout) -> None:
-    """Start the namespace with its sshd and wait until it answers."""
+    """Start the namespace with its sshd, and wait until sshd answers."""
     if pid(layout):
         return
     (layout.ssh / "sshd.pid").unlink(missing_ok=True)
@@ -109,7 +110,7 @@ def start(layout: Layout) -> None:
     end = time.monotonic() + 30
     while time.monotonic() < end:
         if process.poll() is not None:
-            raise LabError(f"the lab's sshd ended at once:\n{(layout.ssh / 'host.log').read_text(errors='replace')}")
+            raise LabError(f"the lab's sshd exited at once:\n{(layout.ssh / 'host.log').read_text(errors='replace')}")
         if pid(layout) and port_answers(layout.port):
             return
         time.sleep(0.1)
@@ -117,34 +118,34 @@ def start(layout: Layout) -> None:
 
 
 def port_answers(port: int) -> bool:
-    """Tell whether something accepts connections on a loopback port."""
+    """Return true when a loopback port accepts connections."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def pid(layout: Layout) -> int | None:
-    """Return the pid of this lab's own sshd; None when it does not run."""
+    """Return the pid of this lab's sshd; None when it is not running."""
     try:
         found = int((layout.ssh / "sshd.pid").read_text(encoding="ascii"))
-        words = Path("/proc", str(found), "cmdline").read_bytes()
+        command = Path("/proc", str(found), "cmdline").read_bytes()
     except (OSError, ValueError):
         return None
-    return found if str(layout.ssh / "sshd_config").encode() in words else None
+    return found if str(layout.ssh / "sshd_config").encode() in command else None
 
 
 def stop(layout: Layout) -> None:
-    """End the sshd, the logins it serves and what those left behind; the namespace goes with its last process."""
+    """End the sshd, its logins and their background processes; the namespace ends with its last process."""
     leftovers.end(leftovers.of_host, layout)
 
 
 def run_on_host(
     layout: Layout, *command: str, check: bool = True, stdin: str | None = None, timeout: float | None = 300
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as root of the lab's host, beside ssh."""
+    """Run a command as root on the lab's host, without ssh."""
     found = pid(layout)
     if found is None:
-        raise LabError("the lab's host does not run; start it with `lab.py up`")
+        raise LabError("the lab's host is not running; start it with `lab.py up`")
     environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
     return run("nsenter", f"--target={found}", "--mount", "--wd=/", "--", *command,
                check=check, stdin=stdin, env=environment, timeout=timeout)

@@ -1,4 +1,4 @@
-"""The whole lab as one object: up, down, and what tests do to it in between."""
+"""The lab: start it, stop it, and change its state in tests."""
 from __future__ import annotations
 
 import contextlib
@@ -16,11 +16,11 @@ from .layout import BRIDGE, FIRST_HOST_ID, NETWORK, NODE, PRIVILEGED, TEMPLATE, 
 from .packages import install_packages
 from .shell import LabError, run
 
-# what a host's logins may export, and no container must see
+# variables that a host's logins may export, and that must not reach a container
 LEAKING = {"SSL_CERT_FILE": "/nope", "PYTHONPATH": "/tmp/x", "LD_LIBRARY_PATH": "/tmp/y", "CUDA_VISIBLE_DEVICES": ""}
 
-# As Debian's own ssh.service: systemd waits until it listens, and what a login started outlives it. On a machine with
-# logind a login is no part of this service, so neither its limit of tasks nor a process out of memory may end it.
+# Like Debian's ssh.service: systemd waits until sshd listens, and processes of a login outlive it. With logind a login
+# would not belong to this service, so neither its task limit nor an out-of-memory process may end it here.
 NODE_UNIT = """\
 [Unit]
 After=network.target
@@ -41,17 +41,17 @@ class Lab:
 
     layout: Layout
 
-    # ---- life ----------------------------------------------------------------------------------------------
+    # ---- start and stop ------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Install packages and build the root file systems; the slow part, done once."""
+        """Install packages and build the root file systems, which is slow and done once."""
         refuse_wrong_machine()
         install_packages()
         leftovers.end(leftovers.of_build, self.layout)
         rootfs.build_base(self.layout)
 
     def up(self, containers: Sequence[int] = (UNPRIVILEGED, PRIVILEGED), gpu_count: int = 0) -> None:
-        """Start a fresh host and the named containers; whatever an earlier lab left is removed first."""
+        """Start a new host and the given containers, after removing the remains of an earlier lab."""
         self.build()
         self.down()
         try:
@@ -71,7 +71,7 @@ class Lab:
             raise
 
     def down(self) -> None:
-        """Stop everything and remove everything but the built root file systems."""
+        """Stop and remove everything except the built root file systems."""
         if not self.layout.state.exists():
             return
         self.stop_containers()
@@ -86,14 +86,14 @@ class Lab:
                 path.unlink(missing_ok=True)
 
     def purge(self) -> None:
-        """Remove the lab wholly, the built root file systems too."""
+        """Remove the lab including the built root file systems."""
         self.down()
         leftovers.end(leftovers.of_build, self.layout)
         if self.layout.state.exists():
             rootfs.remove_tree(self.layout.state)
 
     def stop_containers(self) -> None:
-        """Kill every container of this lab, whatever state it is in."""
+        """Kill every container of this lab."""
         if not self.layout.lxc.exists() or not shutil.which("lxc-stop"):
             return
         for folder in self.layout.lxc.iterdir():
@@ -103,22 +103,22 @@ class Lab:
     # ---- containers ----------------------------------------------------------------------------------------
 
     def create(self, container: int, *, start: bool = True) -> None:
-        """Create a container through pct, as an operator would."""
-        words = ["create", str(container), TEMPLATE, "--rootfs", "local:8", "--hostname", f"ct{container}",
-                 "--cores", "2", "--memory", "4096", "--features", "nesting=1",
-                 "--unprivileged", "1" if container == UNPRIVILEGED else "0",
-                 "--net0", f"name=eth0,bridge={BRIDGE},ip={address(container)}/24,gw={NETWORK}.1"]
+        """Create a container through pct, as an operator does."""
+        arguments = ["create", str(container), TEMPLATE, "--rootfs", "local:8", "--hostname", f"ct{container}",
+                     "--cores", "2", "--memory", "4096", "--features", "nesting=1",
+                     "--unprivileged", "1" if container == UNPRIVILEGED else "0",
+                     "--net0", f"name=eth0,bridge={BRIDGE},ip={address(container)}/24,gw={NETWORK}.1"]
         wheels = os.environ.get("PIP_FIND_LINKS", "")
         if wheels.startswith("/") and Path(wheels).is_dir():
-            words += ["--mp9", f"{wheels},mp={wheels},ro=1"]
-        self.pct(*words)
+            arguments += ["--mp9", f"{wheels},mp={wheels},ro=1"]
+        self.pct(*arguments)
         if container == NODE:
             self.make_node(container)
         if start:
             self.pct("start", str(container))
 
     def make_node(self, container: int) -> None:
-        """Give a container, before its first start, a sshd that accepts the lab's key."""
+        """Add an sshd that accepts the lab's key to a container, before its first start."""
         upper = self.layout.state / "ct" / str(container) / "upper"
         for name in ("root/.ssh", "etc/ssh", "etc/systemd/system/multi-user.target.wants"):
             (upper / name).mkdir(parents=True, exist_ok=True)
@@ -138,24 +138,24 @@ class Lab:
             if state in ("running", "degraded"):
                 return
             time.sleep(0.2)
-        raise LabError(f"container {container} did not come up in {seconds} s: systemd says {state!r}")
+        raise LabError(f"container {container} did not start in {seconds} s: systemd reports {state!r}")
 
     def inside(
         self, container: int, *command: str, check: bool = True, stdin: str | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in a container without pct: how tests look at it from outside."""
+        """Run a command in a container without pct, so that tests can check it from outside."""
         return run("lxc-attach", "-P", self.layout.lxc, "-n", str(container), "--clear-env", "--",
                    "/usr/bin/env", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", *command,
                    check=check, stdin=stdin)
 
     # ---- the host ------------------------------------------------------------------------------------------
 
-    def pct(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def pct(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run pct on the lab's host."""
-        return host.run_on_host(self.layout, "/usr/sbin/pct", *words, check=check)
+        return host.run_on_host(self.layout, "/usr/sbin/pct", *arguments, check=check)
 
     def set_delay(self, seconds: float) -> None:
-        """Make each pct call take this long to start."""
+        """Delay the start of each pct call."""
         self.layout.pct_delay.write_text(str(seconds), encoding="ascii")
 
     def set_host_environment(self, variables: dict[str, str]) -> None:
@@ -170,20 +170,20 @@ class Lab:
         return [json.loads(line)["argv"] for line in self.layout.pct_log.read_text(encoding="utf-8").splitlines()]
 
     def logins(self) -> int:
-        """Return how many ssh logins the host accepted so far."""
+        """Return the number of ssh logins that the host has accepted."""
         return self.layout.sshd_log.read_text(encoding="utf-8", errors="replace").count("Accepted publickey")
 
 
 def remove_empty_folders() -> None:
-    """Remove what LXC leaves once its last container is gone: empty control groups, and the folder of pct's locks."""
+    """Remove folders that remain after the last container: empty control groups, and the folder of pct's locks."""
     for folder in (*Path("/sys/fs/cgroup").glob("**/lxc.pivot"), Path("/run/lock/lxc")):
-        with contextlib.suppress(OSError):  # in use, or not there
+        with contextlib.suppress(OSError):  # in use, or absent
             folder.rmdir()
 
 
 def refuse_wrong_machine() -> None:
-    """Refuse a user that is not root, and a machine that is a Proxmox host itself."""
+    """Refuse to run without root, or on a Proxmox host."""
     if os.geteuid() != 0:
         raise LabError("the lab needs root: it creates namespaces, a bridge and containers")
     if Path("/etc/pve").exists():
-        raise LabError("this machine is a Proxmox host itself (/etc/pve exists); run the lab elsewhere")
+        raise LabError("this machine is a Proxmox host (/etc/pve exists); run the lab elsewhere")

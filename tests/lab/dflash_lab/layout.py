@@ -1,4 +1,4 @@
-"""Where the lab keeps its things, and the addresses it hands out."""
+"""Paths and addresses of the lab."""
 from __future__ import annotations
 
 import os
@@ -25,27 +25,27 @@ class Layout:
 
     @property
     def base(self) -> Path:
-        """The root file system that debootstrap built; owners as on a plain machine."""
+        """Root file system built by debootstrap, with unshifted owners."""
         return self.state / "base"
 
     @property
     def base_shifted(self) -> Path:
-        """The same with owners shifted, for unprivileged containers."""
+        """The same root file system with shifted owners, for unprivileged containers."""
         return self.state / "base-shifted"
 
     @property
     def host(self) -> Path:
-        """What makes this machine look like a Proxmox host inside the lab's mount namespace."""
+        """Files that make this machine look like a Proxmox host in the lab's mount namespace."""
         return self.state / "host"
 
     @property
     def conf(self) -> Path:
-        """The folder that the lab's host shows as /etc/pve/lxc."""
+        """Folder /etc/pve/lxc of the lab's host."""
         return self.host / "etc" / "pve" / "lxc"
 
     @property
     def lxc(self) -> Path:
-        """The folder where LXC of the lab's host keeps its containers (its /etc/lxc/lxc.conf says so)."""
+        """Folder of the LXC containers, set in /etc/lxc/lxc.conf of the lab's host."""
         return self.state / "lxc"
 
     @property
@@ -55,7 +55,7 @@ class Layout:
 
     @property
     def key(self) -> Path:
-        """The private key that both root and `operator` of the lab's host accept."""
+        """Private key for the logins root and `operator` on the lab's host."""
         return self.ssh / "id_ed25519"
 
     @property
@@ -65,7 +65,7 @@ class Layout:
 
     @property
     def sshd_log(self) -> Path:
-        """One line a login, among others."""
+        """Log of sshd, with one line for each login."""
         return self.ssh / "sshd.log"
 
     @property
@@ -75,17 +75,17 @@ class Layout:
 
     @property
     def pct_delay(self) -> Path:
-        """Seconds that each pct call takes to start, as text; absent means none."""
+        """File with the delay of each pct call in seconds; absent means none."""
         return self.state / "pct.delay"
 
 
 def address(container: int) -> str:
-    """Return the address that the lab gives to a container."""
+    """Return the address of a container."""
     return f"{NETWORK}.{container % 254}"
 
 
 def layout_from_environment() -> Layout:
-    """Return the layout that DFLASH_LAB_STATE and DFLASH_LAB_PORT name, or the default one."""
+    """Return the layout from DFLASH_LAB_STATE and DFLASH_LAB_PORT, or the default."""
     return Layout(
         state=Path(os.environ.get("DFLASH_LAB_STATE", str(DEFAULT_STATE))),
         port=int(os.environ.get("DFLASH_LAB_PORT", "22022")),

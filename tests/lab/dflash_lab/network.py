@@ -1,4 +1,4 @@
-"""One bridge, one masquerade rule: the containers reach what this machine reaches."""
+"""Network of the containers: one bridge and one masquerade rule."""
 from __future__ import annotations
 
 import json
@@ -12,7 +12,7 @@ FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 
 def default_mtu() -> int:
-    """Return the MTU of the device that holds the default route; 1500 when there is none."""
+    """Return the MTU of the default route's device; 1500 when there is none."""
     routes = json.loads(run("ip", "-json", "route", "show", "default").stdout or "[]")
     if not routes:
         return 1500
@@ -21,7 +21,7 @@ def default_mtu() -> int:
 
 
 def up(layout: Layout) -> None:
-    """Create the bridge and the rule; remember what ip_forward was."""
+    """Create the bridge and the rule, and save the previous ip_forward."""
     saved = layout.state / "ip_forward.before"
     if not saved.exists():
         saved.write_text(FORWARD.read_text(encoding="ascii"), encoding="ascii")
@@ -35,12 +35,12 @@ def up(layout: Layout) -> None:
 
 
 def forward_rules() -> str:
-    """Return the rules of the chain that other programs use; empty without iptables."""
+    """Return the rules of the FORWARD chain; empty without iptables."""
     return run("iptables", "-S", "FORWARD", check=False).stdout if shutil.which("iptables") else ""
 
 
 def open_forwarding() -> None:
-    """Let the bridge through where another program (docker) drops what is forwarded."""
+    """Accept forwarded packets of the bridge when another program (docker) drops them by default."""
     close_forwarding()
     if "-P FORWARD DROP" in forward_rules():
         for side in ("-i", "-o"):
@@ -48,7 +48,7 @@ def open_forwarding() -> None:
 
 
 def close_forwarding() -> None:
-    """Remove our rules from that chain."""
+    """Remove our rules from the FORWARD chain."""
     for side in ("-i", "-o"):
         while f"{side} {BRIDGE} " in forward_rules():
             run("iptables", "-D", "FORWARD", side, BRIDGE, "-j", "ACCEPT")
@@ -65,7 +65,7 @@ def ruleset() -> str:
 
 
 def down(layout: Layout) -> None:
-    """Remove the rule and the bridge, and put ip_forward back."""
+    """Remove the rule and the bridge, and restore ip_forward."""
     run("nft", "delete", "table", "ip", NFT_TABLE, check=False)
     close_forwarding()
     run("ip", "link", "delete", BRIDGE, check=False)

@@ -1,4 +1,4 @@
-"""The root file system of the containers: built once by debootstrap, shifted once, cloned by overlay."""
+"""Root file system of the containers: built once by debootstrap, shifted once, and cloned by overlay mounts."""
 from __future__ import annotations
 
 import os
@@ -14,18 +14,18 @@ PACKAGES = (
     "ca-certificates,iproute2,procps,openssh-server,sudo,acl"
 )
 BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-# services that have no place in a test container
+# services that a test container does not need
 MASKED = ("ssh.service", "systemd-networkd.service", "systemd-resolved.service", "systemd-timesyncd.service",
           "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer")
 
 
 def build_base(layout: Layout) -> None:
-    """Build `base` and `base_shifted` when they are absent; each appears by one rename."""
+    """Build `base` and `base_shifted` when they are absent; a rename completes each of them."""
     layout.state.mkdir(parents=True, exist_ok=True)
     if not layout.base.exists():
         draft = layout.state / "base.draft"
         fetch_base(draft)
-        settle(draft)
+        configure(draft)
         draft.rename(layout.base)
     if not layout.base_shifted.exists():
         draft = layout.state / "base-shifted.draft"
@@ -35,9 +35,9 @@ def build_base(layout: Layout) -> None:
         draft.rename(layout.base_shifted)
 
 
-def fetch_base(draft: Path, tries: int = 3) -> None:
-    """Let debootstrap fill `draft`; it asks for each package once only, so a lost one means another try."""
-    for left in reversed(range(tries)):
+def fetch_base(draft: Path, attempts: int = 3) -> None:
+    """Let debootstrap fill `draft`; start it again after a failed download, which it does not retry itself."""
+    for left in reversed(range(attempts)):
         remove_tree(draft)
         try:
             run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", draft, timeout=1800)
@@ -48,8 +48,8 @@ def fetch_base(draft: Path, tries: int = 3) -> None:
             return
 
 
-def settle(root: Path) -> None:
-    """Give the root file system this machine's way to the network, and quiet services."""
+def configure(root: Path) -> None:
+    """Disable services in the root file system, and copy this machine's network configuration into it."""
     shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
     for unit in MASKED:
         link = root / "etc/systemd/system" / unit
@@ -64,7 +64,7 @@ def settle(root: Path) -> None:
 
 
 def refresh_network_files(root: Path, owner: int = 0) -> None:
-    """Copy resolv.conf, the bundle of certificates and pip's configuration of this machine into a root."""
+    """Copy this machine's resolv.conf, certificate bundle and pip configuration into a root file system."""
     pairs = [(resolver(), root / "etc/resolv.conf"), (BUNDLE, root / str(BUNDLE).lstrip("/"))]
     if Path("/etc/pip.conf").exists():
         pairs.append((Path("/etc/pip.conf"), root / "etc/pip.conf"))
@@ -78,7 +78,7 @@ def refresh_network_files(root: Path, owner: int = 0) -> None:
 
 
 def resolver() -> Path:
-    """Return the file that names this machine's name servers; a stub on loopback is of no use to a container."""
+    """Return the file with this machine's name servers; a container cannot use a stub resolver on loopback."""
     plain, behind_stub = Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf")
     return behind_stub if "nameserver 127." in plain.read_text(encoding="utf-8") and behind_stub.exists() else plain
 
@@ -89,7 +89,7 @@ def shift_owners(root: Path, by: int) -> None:
         for name in [".", *names, *files]:
             path = Path(folder) / name if name != "." else Path(folder)
             if name in names and not path.is_symlink():
-                continue  # handled as "." of its own turn
+                continue  # handled as "." when os.walk enters it
             found = path.lstat()
             os.lchown(path, found.st_uid + by, found.st_gid + by)
             if not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o6000:
@@ -97,7 +97,7 @@ def shift_owners(root: Path, by: int) -> None:
 
 
 def remove_tree(top: Path) -> None:
-    """Remove a folder of the lab; a mount below it is an error, never followed."""
+    """Unmount everything below a folder of the lab and remove it, without crossing file systems."""
     if not top.exists():
         return
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]

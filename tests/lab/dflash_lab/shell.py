@@ -1,4 +1,4 @@
-"""Commands of this machine, run with their output kept for the message of a failure."""
+"""Run commands on this machine, with their output in the error message of a failure."""
 from __future__ import annotations
 
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class LabError(Exception):
-    """The lab could not do what was asked; the message shows the command and its last lines."""
+    """A command of the lab failed; the message has the command and its last lines of output."""
 
 
 def run(
@@ -18,10 +18,14 @@ def run(
     env: dict[str, str] | None = None,
     timeout: float | None = 900,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command; raise LabError with its output when it fails and `check` is set."""
-    words: Sequence[str] = [str(word) for word in command]
+    """Run a command.
+
+    Raises:
+        LabError: the command failed and `check` is set.
+    """
+    arguments: Sequence[str] = [str(argument) for argument in command]
     done = subprocess.run(
-        words,
+        arguments,
         input=stdin,
         stdin=subprocess.DEVNULL if stdin is None else None,
         capture_output=True,
@@ -33,5 +37,5 @@ def run(
     )
     if check and done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise LabError(f"rc {done.returncode}: {' '.join(words)}\n{tail}")
+        raise LabError(f"rc {done.returncode}: {' '.join(arguments)}\n{tail}")
     return done

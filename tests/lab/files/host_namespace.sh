@@ -1,17 +1,17 @@
 #!/bin/bash
-# Makes this mount namespace look like a Proxmox host, then becomes its sshd.
+# Make this mount namespace look like a Proxmox host, then run its sshd.
 # Example: unshare --mount --propagation private ./host_namespace.sh /var/lib/dflash-lab
 set -euo pipefail
 
 state=$1
 host="$state/host"
 
-overlay() { # overlay TARGET: show $host/TARGET on top of the machine's own folder
+overlay() { # overlay TARGET: mount $host/TARGET on top of the machine's folder
   mkdir -p "$host/work$1"
   mount -t overlay overlay -o "lowerdir=$1,upperdir=$host$1,workdir=$host/work$1" "$1"
 }
 
-stand_in_devices() { # /dev of the host: the usual nodes, and those that the lab put into $host/dev-nodes
+mount_devices() { # /dev of the host: the usual nodes, and those in $host/dev-nodes
   mkdir -p "$host/dev"
   mount -t tmpfs -o mode=755 tmpfs "$host/dev"
   local node
@@ -31,6 +31,6 @@ overlay /etc
 overlay /usr/sbin
 mkdir -p "$host/root" /run/sshd
 mount --bind "$host/root" /root
-stand_in_devices
+mount_devices
 cd /
 exec /usr/sbin/sshd -D -f "$state/ssh/sshd_config" -E "$state/ssh/sshd.log"

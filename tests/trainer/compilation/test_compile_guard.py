@@ -1,4 +1,4 @@
-"""Races that end runs: each is shown without the guard, then with it."""
+"""Races between worker threads: each is reproduced without its guard and absent with it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if {guarded}:
 add = torch.compile(lambda x: x + 1, backend="aot_eager", dynamic=False)
 x = torch.ones(4)
 add(x)
-tracing, go_on = threading.Event(), threading.Event()
+tracing, resume = threading.Event(), threading.Event()
 
 def traces_slowly(graph, inputs):
     def traced(*values):
         tracing.set()
-        go_on.wait(60)
+        resume.wait(60)
         return graph(*values)
     return make_fx(traced)(*inputs)
 
@@ -61,21 +61,21 @@ try:
 except RuntimeError as error:
     print(error)
 finally:
-    go_on.set()
+    resume.set()
     thread.join()
 """
 
 
 @pytest.mark.parametrize("guarded", [False, True])
 @pytest.mark.parametrize("inside_dynamo", [True, False], ids=["compilation", "later-trace"])
-def test_a_compiled_call_survives_another_threads_tracing(inside_dynamo: bool, guarded: bool) -> None:
-    """torch 2.10 to 2.13: a call fails while another thread traces, until the flag is kept per thread.
+def test_compiled_call_survives_a_trace_in_another_thread(inside_dynamo: bool, guarded: bool) -> None:
+    """In torch 2.10 to 2.13 a call fails while another thread traces, unless the flag is thread-local.
 
-    torch 2.13 hides it while Dynamo itself compiles, but not when Inductor traces later, as for a backward pass.
+    torch 2.13 avoids this while Dynamo itself compiles, but not when Inductor traces later, as for a backward pass.
     """
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version >= (2, 14) or (inside_dynamo and version >= (2, 13) and not guarded):
-        pytest.skip("this torch does not fail here")
+        pytest.skip("this torch version does not fail here")
     values = {"trainer": str(REPO / "trainer"), "guarded": guarded, "inside_dynamo": inside_dynamo}
     code = textwrap.dedent(FX_RACE).format(**values)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
@@ -86,8 +86,8 @@ def test_a_compiled_call_survives_another_threads_tracing(inside_dynamo: bool, g
         assert "using FX to symbolically trace a dynamo-optimized function" in done.stdout
 
 
-class TunerLikeTriton:
-    """What Triton's Autotuner.run does with its instance: keeps the call's arguments, works, forgets them."""
+class FakeAutotuner:
+    """Uses its instance like Triton's Autotuner.run: stores the arguments of a call, works, clears them."""
 
     def __init__(self) -> None:
         self.nargs: dict[str, int] | None = None
@@ -101,10 +101,10 @@ class TunerLikeTriton:
 
 
 @pytest.mark.parametrize("guarded", [False, True])
-def test_two_threads_in_one_autotuned_kernel(guarded: bool) -> None:
+def test_two_threads_in_one_autotuner(guarded: bool) -> None:
     """Without the guard one thread clears the other's arguments: 'NoneType' object is not a mapping."""
-    run = one_thread_at_a_time(TunerLikeTriton.run) if guarded else TunerLikeTriton.run
-    tuner, wrong = TunerLikeTriton(), []
+    run = one_thread_at_a_time(FakeAutotuner.run) if guarded else FakeAutotuner.run
+    tuner, wrong = FakeAutotuner(), []
 
     def work(value: int) -> None:
         for _ in range(50):
@@ -147,7 +147,7 @@ tuner = Autotuner(Kernel(), ["x", "n"], configs, ["n"], None, None, do_bench=ben
 failed = []
 
 def work(start):
-    for n in range(start, start + 20):  # every n is tuned anew, as flash-linear-attention does for a new length
+    for n in range(start, start + 20):  # every n is tuned separately, as in flash-linear-attention for a new length
         try:
             tuner.run(1.0, n, grid=(1,), warmup=False)
         except TypeError as error:
@@ -161,8 +161,8 @@ print(failed[0] if failed else "works")
 
 
 @pytest.mark.parametrize("guarded", [False, True])
-def test_two_threads_in_one_kernel_of_the_real_autotuner(guarded: bool) -> None:
-    """Triton's own autotuner over a kernel that only takes its time, so that no GPU is needed."""
+def test_two_threads_in_one_triton_autotuner(guarded: bool) -> None:
+    """Runs Triton's autotuner on a kernel that only sleeps, so no GPU is needed."""
     pytest.importorskip("triton")
     code = AUTOTUNER_RACE.format(trainer=str(REPO / "trainer"), guarded=guarded)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
@@ -174,7 +174,7 @@ def test_two_threads_in_one_kernel_of_the_real_autotuner(guarded: bool) -> None:
         assert "'NoneType' object is not a mapping" in done.stdout
 
 
-def test_the_real_autotuner_is_guarded() -> None:
+def test_installing_guards_twice_locks_the_triton_autotuner_once() -> None:
     autotuner = pytest.importorskip("triton.runtime.autotuner")
     compilation.install_guards()
     assert autotuner.Autotuner.run._dflash_serialised
@@ -182,11 +182,11 @@ def test_the_real_autotuner_is_guarded() -> None:
     assert not hasattr(autotuner.Autotuner.run.__wrapped__, "_dflash_serialised")
 
 
-def test_tuners_do_not_wait_for_each_other() -> None:
-    """One lock an instance: two kernels are tuned at once."""
+def test_autotuners_do_not_wait_for_each_other() -> None:
+    """There is one lock per instance, so two kernels are tuned at the same time."""
     inside = threading.Barrier(2, timeout=20)
     meet = one_thread_at_a_time(lambda self: inside.wait())
-    threads = [threading.Thread(target=meet, args=(TunerLikeTriton(),)) for _ in range(2)]
+    threads = [threading.Thread(target=meet, args=(FakeAutotuner(),)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -194,7 +194,7 @@ def test_tuners_do_not_wait_for_each_other() -> None:
     assert not inside.broken
 
 
-def test_fx_tracing_still_works_with_the_flag_per_thread() -> None:
+def test_fx_tracing_works_with_the_thread_local_flag() -> None:
     compilation.install_guards()
     traced = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
     assert traced(torch.ones(1, 2)).shape == (1, 2)
@@ -246,7 +246,7 @@ print(len(failures), *set(line for text in failures for line in text.splitlines(
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])
 @pytest.mark.parametrize("owned", [False, True])
 def test_two_threads_look_up_one_of_several_versions(owned: bool, device: str) -> None:
-    """With one code object for both threads a lookup misses a version that is there; with one each it never does."""
+    """A lookup can miss an existing version when both threads share a code object, never when each has its own."""
     code = LOOKUP_RACE.format(trainer=str(REPO / "trainer"), owned=owned, device=device)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -258,7 +258,7 @@ def test_two_threads_look_up_one_of_several_versions(owned: bool, device: str) -
 
 @NEEDS_COMPILER
 @pytest.mark.parametrize("drafters", [2, 4])
-def test_a_compiled_run_with_several_drafters_and_buckets_reaches_its_end(tiny: TinyRun, drafters: int) -> None:
+def test_compiled_run_with_several_drafters_and_buckets_finishes(tiny: TinyRun, drafters: int) -> None:
     devices = ", ".join(["'cpu'"] * drafters)
     long = ("optimizer.max_steps=200", "checkpoint.every_steps=200")
     process = tiny.start("run", "runtime.compile=true", f"drafter.devices=[{devices}]", *long)
@@ -266,33 +266,33 @@ def test_a_compiled_run_with_several_drafters_and_buckets_reaches_its_end(tiny: 
     assert [(row["step"], row["recompiles"]) for row in tiny.rows("run")] == [(step, 0) for step in range(1, 201)]
 
 
-SHARED_CARD = """
+SHARED_GPU = """
 import sys
 from pathlib import Path
 sys.path[:0] = [{trainer!r}]
 from dflash_trainer.config.load import load_config
 from dflash_trainer.training.train import TrainOptions, train
 small = ["target.dtype='bfloat16'", "drafter.dtype='bfloat16'", "drafter.head_dim=32", "runtime.compile=true"]
-places = ["target.devices=['cuda:0']", "drafter.devices=['cuda:0']"]
-config = load_config({config!r}, [*small, *places, "optimizer.max_steps=200", "checkpoint.every_steps=200"])
-object.__setattr__(config.drafter, "devices", ("cuda:0", "cuda:0"))  # a configuration file may not say so
+devices = ["target.devices=['cuda:0']", "drafter.devices=['cuda:0']"]
+config = load_config({config!r}, [*small, *devices, "optimizer.max_steps=200", "checkpoint.every_steps=200"])
+object.__setattr__(config.drafter, "devices", ("cuda:0", "cuda:0"))  # a configuration file cannot list a GPU twice
 sys.exit(train(config, TrainOptions(Path({run!r}))))
 """
 
 
 @pytest.mark.gpu
 @NEEDS_GPU
-def test_two_drafters_on_one_card_reach_the_end(tiny: TinyRun) -> None:
+def test_run_with_two_drafters_on_one_gpu_finishes(tiny: TinyRun) -> None:
     values = {"trainer": str(REPO / "trainer"), "config": str(tiny.config_file), "run": str(tiny.folder / "run")}
-    code = SHARED_CARD.format(**values)
+    code = SHARED_GPU.format(**values)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [(row["step"], row["recompiles"]) for row in tiny.rows("run")] == [(step, 0) for step in range(1, 201)]
 
 
 @NEEDS_COMPILER
-def test_dynamo_sees_only_code_that_one_drafter_owns(tiny: TinyRun) -> None:
-    """A graph break, or a named tuple as a result, would hand it code that both drafters call."""
+def test_dynamo_compiles_only_code_owned_by_one_drafter(tiny: TinyRun) -> None:
+    """A graph break, or a named tuple as a result, would compile code that both drafters call."""
     from torch._dynamo.convert_frame import input_codes
     from torch._dynamo.utils import counters
 
@@ -303,7 +303,7 @@ def test_dynamo_sees_only_code_that_one_drafter_owns(tiny: TinyRun) -> None:
         pipeline.warm(lambda line: None)
         seen = [code for reference in input_codes.seen if (code := reference()) is not None and id(code) not in before]
         seen_outside_torch = Counter(code.co_name for code in seen if "/torch/" not in code.co_filename)
-        functions = ["rms_norm", "_rope_of_blocks", "spread_over_slots", "project", "attend_and_feed"]
+        functions = ["rms_norm", "_rope_of_blocks", "expand_to_slots", "project", "attention_and_mlp"]
         assert seen_outside_torch == dict.fromkeys(functions, 2)
         assert counters["graph_break"].total() == breaks
     finally:
@@ -311,7 +311,7 @@ def test_dynamo_sees_only_code_that_one_drafter_owns(tiny: TinyRun) -> None:
 
 
 @NEEDS_COMPILER
-def test_the_second_worker_finds_the_kernels_of_the_first() -> None:
+def test_second_worker_hits_the_compile_cache_of_the_first() -> None:
     number = time.time_ns() % 10**6 / 1e3
     counts = [compilation.cache_counters()]
     for compiler in (WorkerCompiler(), WorkerCompiler()):
@@ -323,13 +323,13 @@ def test_the_second_worker_finds_the_kernels_of_the_first() -> None:
     assert second["autograd_cache_hit"] == 1
 
 
-def test_no_trace_starts_while_workers_run(tiny: TinyRun) -> None:
-    """A trace patches nn.Module for every thread; also where nothing is compiled."""
+def test_traces_are_forbidden_while_workers_run(tiny: TinyRun) -> None:
+    """A trace patches nn.Module for every thread, even without compilation."""
     config = tiny.config()
     pipeline = Pipeline(config, [load_target(config, "cpu")], NodeGroup())
     pipeline.warm(lambda line: None)
     try:
-        with pytest.raises(CompileError, match=r"traced with torch\.fx while workers run") as caught:
+        with pytest.raises(CompileError, match=r"torch\.fx trace would start while workers run") as caught:
             torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
         assert caught.value.name == "late_trace"
     finally:
@@ -337,13 +337,13 @@ def test_no_trace_starts_while_workers_run(tiny: TinyRun) -> None:
     torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
 
 
-def test_what_carries_a_decorator_is_refused() -> None:
-    """The decorator's inner function would keep the compiled versions, and every worker would share it."""
+def test_decorated_function_is_an_error() -> None:
+    """Its inner function would keep the compiled versions, and all workers would share it."""
     with pytest.raises(TypeError, match="not a plain function"):
         WorkerCompiler().compiled(torch.no_grad()(_double))
 
 
-def test_a_new_shape_after_the_warmup_is_named() -> None:
+def test_new_shape_after_the_warmup_is_a_named_error() -> None:
     double = WorkerCompiler().compiled(_double)
     double(torch.ones(3))
     graphs = compilation.compiled_graphs()
@@ -359,8 +359,8 @@ def test_a_new_shape_after_the_warmup_is_named() -> None:
         compilation.allow_recompiles()
 
 
-def test_limits_are_set_in_every_thread_and_passing_them_is_an_error() -> None:
-    """4 shapes may need more versions of one function than Dynamo's 8; a worker's thread has them too."""
+def test_recompile_limits_are_set_in_every_thread() -> None:
+    """4 shapes can need more versions of a function than Dynamo's default of 8; exceeding the limit is an error."""
     compilation.configure_thread(4)
     seen: list[tuple[int, bool]] = []
 
@@ -376,7 +376,7 @@ def test_limits_are_set_in_every_thread_and_passing_them_is_an_error() -> None:
     assert seen[0][1]
 
 
-def test_a_worker_compiles_a_function_once() -> None:
+def test_worker_compiles_each_function_once() -> None:
     compiler = WorkerCompiler()
     assert compiler.compiled(_double) is compiler.compiled(_double)
     assert compiler.compiled(_double) is not compiler.compiled(_double, any_size=True)

@@ -1,4 +1,4 @@
-"""One message with the key, the value and the remedy, whatever is wrong; and what `config --json` says."""
+"""Configuration errors as one message with key, value and remedy; output of `config --json`; target sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tomllib
 from dflash_trainer.config.load import load_config, resolved_paths
-from dflash_trainer.config.requirements import check_against_target, needs_of, parameters_of
+from dflash_trainer.config.requirements import check_against_target, count_parameters, run_requirements
 from dflash_trainer.config.target_shape import RANDOM_SHAPES, locate, read_shape
 from dflash_trainer.errors import ConfigError, ExitCode, InputError
 from tiny_runs import REPO, TinyRun, process_environment
@@ -22,22 +22,22 @@ BAD = {
     "unknown key": ("optimizer.lrr=1e-3", ["optimizer.lrr", "unknown key", "did you mean lr?"]),
     "unknown section": ("optimiser.lr=1e-3", ["optimiser", "unknown section", "did you mean optimizer?"]),
     "wrong type": ("optimizer.lr=fast", ["optimizer.lr", "'fast'", "not a number"]),
-    "bool for int": ("drafter.num_layers=true", ["drafter.num_layers", "True", "not a whole number"]),
+    "bool for int": ("drafter.num_layers=true", ["drafter.num_layers", "True", "not an integer"]),
     "float for int": ("drafter.num_layers=2.5", ["drafter.num_layers", "2.5"]),
     "not finite": ("optimizer.lr=nan", ["optimizer.lr", "not a finite number"]),
     "wrong choice": ("optimizer.schedule=linear", ["optimizer.schedule", "'linear'", "cosine, wsd"]),
-    "no target worker": ("target.devices=[]", ["target.devices", "no worker"]),
-    "no drafter worker": ("drafter.devices=[]", ["drafter.devices", "no worker"]),
+    "no target worker": ("target.devices=[]", ["target.devices", "no devices"]),
+    "no drafter worker": ("drafter.devices=[]", ["drafter.devices", "no devices"]),
     "device name": ('drafter.devices=["gpu0"]', ["drafter.devices", "gpu0", "cuda:N"]),
-    "device twice": ('target.devices=["cuda:0","cuda:0"]', ["target.devices", "cuda:0 stands twice"]),
+    "device twice": ('target.devices=["cuda:0","cuda:0"]', ["target.devices", "cuda:0 is listed twice"]),
     "block of one": ("drafter.block_size=1", ["drafter.block_size", "use 2 or more"]),
     "types and layers": ('drafter.layer_types=["full_attention"]', ["drafter.layer_types", "1 types for 2 layers"]),
-    "buckets order": ("data.buckets=[32,16]", ["data.buckets", "not ascending"]),
+    "buckets order": ("data.buckets=[32,16]", ["data.buckets", "not in ascending order"]),
     "budget": ("data.batch_tokens=20", ["data.batch_tokens", "20", "use 32 or more"]),
     "ratio": ("optimizer.warmup_ratio=1.5", ["optimizer.warmup_ratio", "1.5", "from 0 to 1"]),
     "betas": ("optimizer.betas=[0.9]", ["optimizer.betas", "two values"]),
     "s3": ("checkpoint.s3_uri=http://x", ["checkpoint.s3_uri", "http://x", "s3://bucket/prefix"]),
-    "layers order": ("drafter.target_layer_ids=[3,1]", ["drafter.target_layer_ids", "not ascending"]),
+    "layers order": ("drafter.target_layer_ids=[3,1]", ["drafter.target_layer_ids", "not in ascending order"]),
     "not key=value": ("optimizer", ["--set", "'optimizer'", "section.key=value"]),
     "seed too large": ("runtime.seed=99999999999", ["runtime.seed", "99999999999", "from 0 to 4294967295"]),
     "order too large": ("data.seed=99999999999", ["data.seed", "from 0 to 4294967295"]),
@@ -53,7 +53,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_value_is_one_message_with_key_value_and_remedy(tiny: TinyRun, name: str) -> None:
+def test_bad_value_gives_one_message_with_key_value_and_remedy(tiny: TinyRun, name: str) -> None:
     override, parts = BAD[name]
     overrides = [override, "data.eval_path="] if name == "evaluation without data" else [override]
     with pytest.raises(ConfigError) as caught:
@@ -64,11 +64,11 @@ def test_bad_value_is_one_message_with_key_value_and_remedy(tiny: TinyRun, name:
 
 
 def test_wsd_cannot_decay_inside_its_warm_up(tiny: TinyRun) -> None:
-    with pytest.raises(ConfigError, match=r"optimizer.decay_ratio = 0.7: decay would begin inside the warm-up of 0.5"):
+    with pytest.raises(ConfigError, match=r"optimizer.decay_ratio = 0.7: decay would begin during the warm-up of 0.5"):
         tiny.config("optimizer.schedule=wsd", "optimizer.warmup_ratio=0.5", "optimizer.decay_ratio=0.7")
 
 
-def test_missing_key_and_missing_file_are_named(tmp_path: Path) -> None:
+def test_missing_key_and_missing_file_are_reported_by_name(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[target]\npath = "random:tiny"\n')
     with pytest.raises(ConfigError, match=r"drafter\.mask_token_id = None: missing; set mask_token_id"):
@@ -76,11 +76,11 @@ def test_missing_key_and_missing_file_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         load_config(tmp_path / "absent.toml")
     file.write_text("[target\n")
-    with pytest.raises(ConfigError, match="not TOML"):
+    with pytest.raises(ConfigError, match="not valid TOML"):
         load_config(file)
 
 
-def test_command_line_gives_code_2_and_one_line(tiny: TinyRun) -> None:
+def test_configuration_error_exits_with_2_and_prints_one_line(tiny: TinyRun) -> None:
     command = tiny.command("", "optimizer.lrr=1", subcommand="config")
     done = subprocess.run(command, capture_output=True, text=True, env=process_environment(), check=False)
     assert done.returncode == ExitCode.CONFIG
@@ -92,8 +92,8 @@ def test_command_line_gives_code_2_and_one_line(tiny: TinyRun) -> None:
     "override",
     ["drafter.devices=[]", "drafter.mask_token_id=256", "drafter.num_kv_heads=3", "target.path=random:none"],
 )
-def test_train_with_a_bad_configuration_leaves_nothing_behind(tiny: TinyRun, override: str) -> None:
-    """Also where only the target can tell: its shape is read before anything is written, and before torch."""
+def test_train_with_a_bad_configuration_writes_nothing(tiny: TinyRun, override: str) -> None:
+    """Includes values that only the target's sizes can reject: they are read before writing anything."""
     command = tiny.command("run", override)
     done = subprocess.run(command, capture_output=True, text=True, env=process_environment(), check=False)
     assert done.returncode == ExitCode.CONFIG
@@ -103,7 +103,7 @@ def test_train_with_a_bad_configuration_leaves_nothing_behind(tiny: TinyRun, ove
 
 
 @pytest.mark.parametrize(
-    ("verb", "words", "told"),
+    ("verb", "arguments", "message"),
     [
         ("evaluate", ["--checkpoint", ".", "--json", "FILE/report.json"], "--json: 'FILE/report.json'"),
         ("evaluate", ["--checkpoint", ".", "--prompts", "-3"], "--prompts: -3: too small; use 0 or more"),
@@ -120,25 +120,25 @@ def test_train_with_a_bad_configuration_leaves_nothing_behind(tiny: TinyRun, ove
         ("train", ["--run-dir", "r", "--resume-from", "absent"], "--resume-from: 'absent': no such folder"),
     ],
 )
-def test_command_line_is_judged_before_the_work_begins(
-    tiny: TinyRun, verb: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+def test_command_line_is_checked_before_any_work(
+    tiny: TinyRun, verb: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A report that cannot be written is found at once, not after an hour of measuring."""
+    """A report path that cannot be written fails at once, not after an hour of measuring."""
     from dflash_trainer.cli import run
 
     with pytest.raises(SystemExit) as caught:
-        run([verb, "--config", str(tiny.config_file), *(w.replace("FILE", str(tiny.config_file)) for w in words)])
-    shown = capsys.readouterr().err.splitlines()[-1]
+        run([verb, "--config", str(tiny.config_file), *(a.replace("FILE", str(tiny.config_file)) for a in arguments)])
+    printed = capsys.readouterr().err.splitlines()[-1]
     assert caught.value.code == ExitCode.CONFIG
-    assert told.replace("FILE", str(tiny.config_file)) in shown, shown
+    assert message.replace("FILE", str(tiny.config_file)) in printed, printed
 
 
-def test_config_json_loads_no_torch_and_answers_at_once(tiny: TinyRun) -> None:
+def test_config_json_does_not_import_torch(tiny: TinyRun) -> None:
     code = "import sys; from dflash_trainer.cli import run; rc = run(sys.argv[1:])\n"
     code += "assert 'torch' not in sys.modules; sys.exit(rc)"
-    words = ["config", "--json", "--config", str(tiny.config_file), "--set", 'target.devices=["cuda:0","cuda:1"]']
+    arguments = ["config", "--json", "--config", str(tiny.config_file), "--set", 'target.devices=["cuda:0","cuda:1"]']
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, env=process_environment(), check=True
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=process_environment(), check=True
     )
     answer = json.loads(done.stdout)
     assert answer["ok"] is True
@@ -155,7 +155,7 @@ def test_resolved_configuration_loads_to_the_same_values_and_needs(path: Path, t
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config.to_dict()))
     assert load_config(file) == config
-    assert needs_of(load_config(file)) == needs_of(config)
+    assert run_requirements(load_config(file)) == run_requirements(config)
 
 
 def test_resolved_configuration_is_checked_as_strictly_as_toml(tiny: TinyRun, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_resolved_configuration_is_checked_as_strictly_as_toml(tiny: TinyRun, tm
     file.write_text(json.dumps({**values, "optimizer": {**values["optimizer"], "lr": float("nan")}}))
     with pytest.raises(ConfigError, match=r"optimizer\.lr = nan: not a finite number"):
         load_config(file)
-    for text, reason in (("{", "not JSON"), ("[]", "not a JSON object")):
+    for text, reason in (("{", "not valid JSON"), ("[]", "not a JSON object")):
         file.write_text(text)
         with pytest.raises(ConfigError, match=reason):
             load_config(file)
@@ -182,7 +182,7 @@ def test_resolved_paths_name_the_symlink_and_its_target(tiny: TinyRun, tmp_path:
     assert paths == {str(link): str(tiny.folder / "train")}
 
 
-def test_paths_are_taken_from_the_configuration_file(tiny: TinyRun) -> None:
+def test_relative_paths_start_at_the_configuration_file(tiny: TinyRun) -> None:
     config = tiny.config("data.path=../a folder/data", "target.path=./weights.gguf")
     assert config.data.path == str(tiny.folder.parent / "a folder/data")
     assert config.target.path == str(tiny.folder / "weights.gguf")
@@ -190,11 +190,11 @@ def test_paths_are_taken_from_the_configuration_file(tiny: TinyRun) -> None:
 
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
-def test_example_begins_with_its_command_and_fits_its_target(file: Path) -> None:
+def test_example_begins_with_its_command_and_has_the_stated_workers(file: Path) -> None:
     first = file.read_text().splitlines()[0]
     assert first.startswith("# ") and f"configs/{file.name}" in first and "python -m dflash_trainer" in first
     config = load_config(file)
-    needs = needs_of(config)
+    needs = run_requirements(config)
     workers = {"8gpu": (5, 3), "4gpu": (2, 2), "2gpu": (1, 1)}
     for part, counts in workers.items():
         if part in file.name:
@@ -203,23 +203,23 @@ def test_example_begins_with_its_command_and_fits_its_target(file: Path) -> None
 
 
 @pytest.mark.parametrize(("layers", "count", "ids"), [(64, 5, (1, 16, 31, 46, 61)), (36, 1, (18,)), (30, 2, (1, 27))])
-def test_captured_layers_are_spread_as_published(tiny: TinyRun, layers: int, count: int, ids: tuple[int, ...]) -> None:
+def test_captured_layers_are_spaced_as_published(tiny: TinyRun, layers: int, count: int, ids: tuple[int, ...]) -> None:
     assert tiny.config(f"drafter.num_captured={count}").drafter.captured_layers(layers) == ids
 
 
-def test_the_27b_drafter_has_its_published_size() -> None:
+def test_27b_drafter_has_the_published_number_of_parameters() -> None:
     config = load_config(REPO / "trainer/configs/bench-27b.toml")
-    assert round(parameters_of(config, RANDOM_SHAPES["qwen3.6-27b"]) / 1e9, 3) == 1.730
+    assert round(count_parameters(config, RANDOM_SHAPES["qwen3.6-27b"]) / 1e9, 3) == 1.730
 
 
-def test_parameters_of_equals_the_real_model(tiny: TinyRun) -> None:
+def test_parameter_count_equals_that_of_the_built_model(tiny: TinyRun) -> None:
     from dflash_trainer.model import build_drafter
 
     config, shape = tiny.config(), RANDOM_SHAPES["tiny"]
-    assert parameters_of(config, shape) == sum(p.numel() for p in build_drafter(config, shape).parameters())
+    assert count_parameters(config, shape) == sum(p.numel() for p in build_drafter(config, shape).parameters())
 
 
-def test_what_only_the_target_can_tell_is_refused_by_key(tiny: TinyRun) -> None:
+def test_values_that_do_not_fit_the_target_are_reported_by_key(tiny: TinyRun) -> None:
     shape = RANDOM_SHAPES["tiny"]
     for override, key in (
         ("drafter.mask_token_id=256", "drafter.mask_token_id"),
@@ -231,19 +231,19 @@ def test_what_only_the_target_can_tell_is_refused_by_key(tiny: TinyRun) -> None:
             check_against_target(tiny.config(override, "data.batch_tokens=5000"), shape)
 
 
-def test_the_pad_token_is_no_mask_token(tiny: TinyRun) -> None:
+def test_pad_token_is_rejected_as_mask_token(tiny: TinyRun) -> None:
     shape = dataclasses.replace(RANDOM_SHAPES["tiny"], pad_token_id=255)
-    with pytest.raises(ConfigError, match=r"drafter.mask_token_id = 255: the target pads with it"):
+    with pytest.raises(ConfigError, match=r"drafter.mask_token_id = 255: it is the pad token of the target"):
         check_against_target(tiny.config(), shape)
 
 
 @pytest.mark.parametrize(("layers", "count"), [(3, 2), (4, 2), (2, 2)])
-def test_captured_layers_of_a_very_small_target_ascend_or_are_refused(tiny: TinyRun, layers: int, count: int) -> None:
+def test_too_many_captured_layers_for_a_small_target_are_an_error(tiny: TinyRun, layers: int, count: int) -> None:
     with pytest.raises(ConfigError, match=r"drafter\.num_captured"):
         tiny.config(f"drafter.num_captured={count}").drafter.captured_layers(layers)
 
 
-def test_target_is_found_and_measured_without_loading_it(tmp_path: Path) -> None:
+def test_target_sizes_are_read_from_headers(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps(
             {
@@ -268,17 +268,16 @@ def test_target_is_found_and_measured_without_loading_it(tmp_path: Path) -> None
     assert gguf == RANDOM_SHAPES["smollm2-135m"] or abs(gguf.rms_norm_eps - 1e-5) < 1e-9
     with pytest.raises(InputError, match="no such file or folder"):
         locate(str(tmp_path / "absent"))
-    with pytest.raises(InputError, match="is not installed here"):
+    with pytest.raises(InputError, match="is not installed"):
         locate("package:no_such_package_here")
-    with pytest.raises(ConfigError, match="use random: and tiny"):
+    with pytest.raises(ConfigError, match="use random: with one of tiny"):
         locate("random:huge")
     (tmp_path / "bad.gguf").write_bytes(b"GGUF\x03\0\0\0")
     with pytest.raises(InputError, match=r"bad\.gguf: the GGUF header cannot be read"):
         read_shape(locate(str(tmp_path / "bad.gguf")))
 
 
-def test_installed_command_is_there() -> None:
-    """The entry point of pyproject.toml names a function, and it shows the verbs."""
+def test_entry_point_exists_and_help_lists_the_verbs() -> None:
     from importlib import import_module
 
     project = tomllib.loads((REPO / "trainer/pyproject.toml").read_text())["project"]

@@ -1,4 +1,4 @@
-"""Which samples make which batch, and what a batch looks like."""
+"""Assignment of samples to batches, contents of a batch, order of the work, and prefetching."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ DATA = DataConfig(buckets=(16, 32, 64), batch_tokens=128, seed=3)
 
 @pytest.fixture
 def lengths() -> np.ndarray:
-    """101 lengths, some beyond the last bucket."""
+    """Return 101 lengths, some beyond the last bucket."""
     return np.random.default_rng(0).integers(4, 90, 101)
 
 
 def epoch(plan: BatchPlan, number: int) -> list[PlannedBatch]:
-    """All batches of an epoch."""
+    """Return all batches of an epoch."""
     return [plan.batch(number * plan.batches_per_epoch + i) for i in range(plan.batches_per_epoch)]
 
 
-def test_every_sample_comes_once_in_each_epoch(lengths: np.ndarray) -> None:
+def test_every_sample_is_in_one_batch_per_epoch(lengths: np.ndarray) -> None:
     plan = BatchPlan(lengths, DATA)
     for number in range(3):
         assert Counter(i for batch in epoch(plan, number) for i in batch.sample_ids) == Counter(range(101))
 
 
-def test_samples_stand_in_the_smallest_bucket_that_holds_them(lengths: np.ndarray) -> None:
+def test_samples_are_in_the_smallest_bucket_that_fits(lengths: np.ndarray) -> None:
     for batch in epoch(BatchPlan(lengths, DATA), 0):
         assert len(batch.sample_ids) <= DATA.batch_size(batch.bucket)
         smaller = max((b for b in DATA.buckets if b < batch.bucket), default=0)
@@ -46,7 +46,7 @@ def test_samples_stand_in_the_smallest_bucket_that_holds_them(lengths: np.ndarra
             assert smaller < min(lengths[sample], 64) <= batch.bucket
 
 
-def test_order_depends_on_seed_and_epoch_alone(lengths: np.ndarray) -> None:
+def test_order_depends_only_on_seed_and_epoch(lengths: np.ndarray) -> None:
     one, two = BatchPlan(lengths, DATA), BatchPlan(lengths, DATA)
     total = 2 * one.batches_per_epoch
     forwards = [one.batch(i) for i in range(total)]
@@ -70,7 +70,7 @@ def test_batch_is_padded_to_its_bucket_and_padding_has_no_loss(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("drafters", [1, 2, 3])
-def test_batches_of_all_boxes_together_are_those_of_one(lengths: np.ndarray, drafters: int) -> None:
+def test_nodes_divide_the_batches_without_overlap(lengths: np.ndarray, drafters: int) -> None:
     plan = BatchPlan(lengths, DATA)
     span = StreamRange(first_step=1, last_step=5, next_batch=0)
     numbers = []
@@ -80,7 +80,7 @@ def test_batches_of_all_boxes_together_are_those_of_one(lengths: np.ndarray, dra
     assert sorted(numbers) == list(range(5 * 2 * drafters * 2))
 
 
-def test_stream_from_a_later_step_is_the_rest_of_the_stream(lengths: np.ndarray) -> None:
+def test_resumed_stream_equals_the_rest_of_the_stream(lengths: np.ndarray) -> None:
     plan, held_out = BatchPlan(lengths, DATA), BatchPlan(lengths[:9], DATA, shuffle=False)
     shape = StreamShape(drafters=2, accumulate=2)
 
@@ -88,9 +88,9 @@ def test_stream_from_a_later_step_is_the_rest_of_the_stream(lengths: np.ndarray)
         span = StreamRange(first_step=first, last_step=9, next_batch=(first - 1) * 4, evaluate_every=3)
         return [(w.kind, w.step, w.drafter, w.planned) for w in work_stream(plan, held_out, shape, span)]
 
-    whole = stream(1)
-    assert stream(5) == [item for item in whole if item[1] >= 5]
-    assert Counter(item[1] for item in whole if item[0] == "evaluate").keys() == {3, 6, 9}
+    full = stream(1)
+    assert stream(5) == [item for item in full if item[1] >= 5]
+    assert Counter(item[1] for item in full if item[0] == "evaluate").keys() == {3, 6, 9}
 
 
 def test_turns_of_a_drafter_count_without_gaps(lengths: np.ndarray) -> None:
@@ -102,7 +102,7 @@ def test_turns_of_a_drafter_count_without_gaps(lengths: np.ndarray) -> None:
         assert turns == list(range(len(turns)))
 
 
-def test_arrow_file_format_and_missing_files(tmp_path: Path) -> None:
+def test_arrow_file_format_is_read(tmp_path: Path) -> None:
     import pyarrow as pa
 
     table = pa.table({"input_ids": pa.array([[1, 2], [3]]), "loss_mask": pa.array([[0, 1], [1]])})
@@ -113,7 +113,7 @@ def test_arrow_file_format_and_missing_files(tmp_path: Path) -> None:
     assert samples.token_counts() == (3, 2)
 
 
-def test_huggingface_dataset_is_read_in_its_own_order(tmp_path: Path) -> None:
+def test_huggingface_dataset_keeps_its_order(tmp_path: Path) -> None:
     from datasets import Dataset
 
     rows = {"input_ids": [[i, i + 1, i + 2] for i in range(50)], "loss_mask": [[0, 1, 1]] * 50}
@@ -122,7 +122,7 @@ def test_huggingface_dataset_is_read_in_its_own_order(tmp_path: Path) -> None:
     assert [samples[i].input_ids[0] for i in range(50)] == list(range(50))
 
 
-def test_prefetch_reads_ahead_only_so_far_and_hands_errors_over() -> None:
+def test_prefetcher_reads_only_depth_batches_ahead_and_raises_errors_in_take() -> None:
     read = []
 
     def items() -> Iterator[Any]:
@@ -144,7 +144,7 @@ def test_prefetch_reads_ahead_only_so_far_and_hands_errors_over() -> None:
     prefetcher.close()
 
 
-def test_closing_a_full_prefetcher_ends_its_thread_and_wakes_the_reader() -> None:
+def test_close_joins_the_thread_of_a_full_prefetcher() -> None:
     def endless() -> Iterator[Any]:
         while True:
             yield 0

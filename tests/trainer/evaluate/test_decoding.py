@@ -37,7 +37,7 @@ def configuration(path: str, window: int = 0) -> Config:
 
 def build_decoder(path: str, window: int = 0) -> tuple[Target, DrafterSite, Decoder]:
     config = configuration(path, window)
-    target = load_target(config, "cpu", whole=True)
+    target = load_target(config, "cpu", all_layers=True)
     site = place_drafter(config, target, "cpu")
     assert isinstance(site.head, PlainHead)
     return target, site, Decoder(target, site, site.head, capacity=100, compiled=False, graphed=False)

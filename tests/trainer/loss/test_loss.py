@@ -1,4 +1,4 @@
-"""The objective against a plain computation with whole logits, in double precision."""
+"""The objective against a plain computation with all logits in double precision."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dflash_trainer.loss.loss import block_inputs, block_labels, weight_rule
 from dflash_trainer.loss.weights import decay_weights, dpace_weights
 from dflash_trainer.model import build_drafter
 from dflash_trainer.model.anchors import draw_anchors
-from dflash_trainer.model.layer import spread_over_slots
+from dflash_trainer.model.layer import expand_to_slots
 from torch.nn import functional
 
 SLOTS, BLOCKS = 7, 9
 
 
 def plain_dpace(q: list[float], supervised: list[bool], alpha: float) -> list[float]:
-    """w_j = sum over m >= j of prod over i <= m, one index at a time."""
+    """Return w_j = sum over m >= j of prod over i <= m, computed one index at a time."""
     reach, factors = [], 1.0
     for probability, counted in zip(q, supervised, strict=True):
         factors *= ((1 - alpha) * probability + alpha) if counted else 1.0
@@ -37,15 +37,15 @@ def test_dpace_weights_equal_their_definition() -> None:
         assert found[0].tolist() == pytest.approx(plain_dpace(q[0].tolist(), supervised, 0.5))
 
 
-def test_decay_weights() -> None:
+def test_decay_weights_fall_exponentially_and_skip_unsupervised_slots() -> None:
     found = decay_weights(torch.tensor([True, True, False, True]), 4.0)
     assert found.tolist() == pytest.approx([1.0, 0.7788008, 0.0, 0.4723666])
 
 
 @pytest.mark.parametrize("kind", ["decay", "dpace"])
 @pytest.mark.parametrize("chunk", [1, 20, 10_000])
-def test_head_loss_and_its_gradient(kind: str, chunk: int) -> None:
-    """The gradient made in the forward pass equals autograd's through whole logits, whatever the chunk."""
+def test_head_loss_and_gradient_equal_those_of_autograd(kind: str, chunk: int) -> None:
+    """The gradient computed in the forward pass equals autograd's with all logits, for any chunk size."""
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(BLOCKS * SLOTS, 16, dtype=torch.float64, generator=generator, requires_grad=True)
     head = torch.randn(50, 16, dtype=torch.float64, generator=generator)
@@ -66,11 +66,10 @@ def test_head_loss_and_its_gradient(kind: str, chunk: int) -> None:
     assert torch.equal(found.correct.flatten(), right)
 
 
-def test_logits_are_never_held_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No product with the head takes more rows than a chunk."""
+def test_logits_are_computed_in_chunks() -> None:
     rows: list[int] = []
 
-    class Counting(PlainHead):
+    class CountingHead(PlainHead):
         def logits(self, hidden_MD: torch.Tensor) -> torch.Tensor:
             rows.append(hidden_MD.shape[0])
             return super().logits(hidden_MD)
@@ -78,7 +77,7 @@ def test_logits_are_never_held_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = torch.randn(BLOCKS * SLOTS, 8, requires_grad=True)
     labels = torch.zeros(BLOCKS * SLOTS, dtype=torch.int64)
     rule = partial(lambda log_q, supervised: supervised.float())
-    head = Counting(torch.randn(11, 8))
+    head = CountingHead(torch.randn(11, 8))
     head_loss(hidden, labels, labels == 0, head, rule, slots=SLOTS, chunk=3 * SLOTS + 2).total.backward()
     assert rows == [3 * SLOTS] * 3
 
@@ -95,14 +94,14 @@ def test_slot_k_predicts_the_token_at_anchor_plus_k() -> None:
     anchors, valid = torch.tensor([[2, 7, 0]]), torch.tensor([[True, True, False]])
     inputs = block_inputs(ids, anchors, valid, mask_token=1)
     assert inputs[0].tolist() == [102, 107, 1, 1]
-    assert spread_over_slots(inputs, 4)[0].tolist() == [102, 1, 1, 1, 107, 1, 1, 1, 1, 1, 1, 1]
+    assert expand_to_slots(inputs, 4)[0].tolist() == [102, 1, 1, 1, 107, 1, 1, 1, 1, 1, 1, 1]
     labels, supervised = block_labels(ids, mask, anchors, valid, block=4)
     assert labels[0, 0].tolist() == [103, 104, 105]
     assert supervised[0].tolist() == [[True, True, False], [True, True, False], [False, False, False]]
     assert labels[0, 1, :2].tolist() == [108, 109]
 
 
-def test_accept_length_counts_the_token_the_target_gives() -> None:
+def test_accept_length_includes_the_token_of_the_target() -> None:
     correct = torch.tensor([[True, True, False], [False, True, True], [True, True, True], [True, True, True]])
     valid = torch.tensor([True, True, True, False])
     assert float(accept_length(correct, valid)) == pytest.approx((3 + 1 + 4) / 3)
@@ -138,11 +137,11 @@ def tiny_batch(**objective: object) -> dict[str, object]:
     }
 
 
-def test_masked_blocks_change_nothing() -> None:
-    """A row without answers and slots without anchors leave loss and gradient alone, and nothing is NaN."""
+def test_padding_blocks_do_not_change_loss_or_gradients() -> None:
+    """A row without supervised tokens and padding blocks contribute nothing, and no gradient is NaN."""
     batch = tiny_batch()
-    whole = draft_loss(**batch)  # type: ignore[arg-type]
-    whole.loss.backward()
+    both = draft_loss(**batch)  # type: ignore[arg-type]
+    both.loss.backward()
     drafter = batch["drafter"]
     gradients = {name: p.grad.clone() for name, p in drafter.named_parameters()}  # type: ignore[attr-defined]
     drafter.zero_grad()  # type: ignore[attr-defined]
@@ -150,14 +149,14 @@ def test_masked_blocks_change_nothing() -> None:
         batch[name] = batch[name][:1]  # type: ignore[index]
     first = draft_loss(**batch)  # type: ignore[arg-type]
     first.loss.backward()
-    torch.testing.assert_close(first.loss, whole.loss)
-    assert float(first.weight) == pytest.approx(float(whole.weight))
+    torch.testing.assert_close(first.loss, both.loss)
+    assert float(first.weight) == pytest.approx(float(both.weight))
     for name, parameter in drafter.named_parameters():  # type: ignore[attr-defined]
         torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-4, atol=1e-7)
         assert parameter.grad.isfinite().all()
 
 
-def test_a_batch_without_answers_gives_zero() -> None:
+def test_batch_without_supervised_tokens_has_loss_zero() -> None:
     batch = tiny_batch()
     batch["valid_BN"] = torch.zeros_like(batch["valid_BN"])  # type: ignore[call-overload]
     output = draft_loss(**batch)  # type: ignore[arg-type]

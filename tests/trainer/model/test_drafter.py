@@ -1,4 +1,4 @@
-"""The drafter: published tensors, what each draft slot may depend on, checkpointing, and warm starts."""
+"""The drafter: published tensors, dependencies between draft slots, checkpointing, and warm starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dflash_trainer.errors import ConfigError, InputError
 from dflash_trainer.model import Drafter, build_drafter
 from dflash_trainer.model.attention import BlockLayout, flex_over_tiles, visibility
 from dflash_trainer.model.drafter import block_positions
-from dflash_trainer.model.layer import DecoderLayer, attend_and_feed, project, spread_over_slots
+from dflash_trainer.model.layer import DecoderLayer, attention_and_mlp, expand_to_slots, project
 from dflash_trainer.model.rope import rope_tables
 from safetensors.torch import save_file
 from torch import Tensor
@@ -31,13 +31,13 @@ def config_of(**drafter: object) -> Config:
 
 
 def run_blocks(drafter: Drafter, embedded: Tensor, states: Tensor, anchors: Tensor) -> Tensor:
-    """Hidden states [blocks, BLOCK-1, hidden] of one row."""
+    """Return the hidden states of one row, [N, W, D]."""
     output = drafter(embedded, states, anchors, torch.ones_like(anchors, dtype=torch.bool))
     return output.view(anchors.shape[1], BLOCK - 1, -1)
 
 
 def run_layer(drafter: Drafter, slots: Tensor, states: Tensor, anchors: Tensor) -> Tensor:
-    """The second layer on any inputs [1, blocks*BLOCK, hidden]: [blocks, BLOCK, hidden]."""
+    """Run the second layer on arbitrary slots [1, Q, D]; returns [N, K, D]."""
     layer, window = drafter.layers[1], drafter.shape.window_of(1)
     assert isinstance(layer, DecoderLayer)
     width, eps = drafter.shape.head_dim, drafter.shape.rms_norm_eps
@@ -46,7 +46,7 @@ def run_layer(drafter: Drafter, slots: Tensor, states: Tensor, anchors: Tensor) 
     visible = visibility(anchors, anchors > 0, BlockLayout(CONTEXT, BLOCK, window))
     weights = layer.weights()
     projected = project(slots, drafter.context(states), weights, cos, sin, head_dim=width, eps=eps)
-    output = attend_and_feed(slots, projected, weights, visible, flex_over_tiles, eps=eps, drop_anchor=False)
+    output = attention_and_mlp(slots, projected, weights, visible, flex_over_tiles, eps=eps, drop_anchor=False)
     return output.view(anchors.shape[1], BLOCK, -1)
 
 
@@ -58,8 +58,8 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
     return embedded, torch.randn(1, CONTEXT, 2 * SHAPE.hidden_size, generator=generator), anchors
 
 
-def test_published_27b_layout() -> None:
-    """58 tensors, 1.730e9 parameters, names and shapes of the published drafters."""
+def test_27b_drafter_has_the_published_tensors() -> None:
+    """58 tensors with published names and shapes, 1.730e9 parameters."""
     section = DrafterConfig(mask_token_id=248070, sliding_window=2048, num_heads=32, num_kv_heads=8, head_dim=128)
     config = Config(target=TargetConfig(path="random:qwen3.6-27b"), drafter=section)
     from dflash_trainer.model.shape import drafter_shape
@@ -115,11 +115,11 @@ def test_blocks_do_not_see_each_other(inputs: tuple[Tensor, Tensor, Tensor]) -> 
 def test_sliding_layers_are_causal_inside_a_block(
     window: int, causal: bool, inputs: tuple[Tensor, Tensor, Tensor]
 ) -> None:
-    """As servers run them; full layers look both ways."""
+    """As in the servers; full layers are bidirectional."""
     embedded, states, anchors = inputs
     kinds = ("sliding_attention",) * 2 if causal else ("full_attention",) * 2
     drafter = build_drafter(config_of(sliding_window=window, layer_types=kinds), SHAPE)
-    slots = spread_over_slots(embedded, BLOCK)
+    slots = expand_to_slots(embedded, BLOCK)
     before = run_layer(drafter, slots, states, anchors)
     slots[:, BLOCK - 1] += 1.0
     after = run_layer(drafter, slots, states, anchors)
@@ -127,8 +127,8 @@ def test_sliding_layers_are_causal_inside_a_block(
     assert not torch.allclose(before[0, -1], after[0, -1])
 
 
-def test_the_first_layer_is_a_layer(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
-    """Products made once for all mask slots: the same projection and gradients as slot by slot, in two rows."""
+def test_first_layer_projects_the_mask_token_once(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    """The projections and gradients equal those of a projection slot by slot, in two rows."""
     embedded, states = (torch.cat((each, each.flip(1))) for each in inputs[:2])
     drafter = build_drafter(config_of(), SHAPE)
     layer = drafter.layers[0]
@@ -141,7 +141,7 @@ def test_the_first_layer_is_a_layer(inputs: tuple[Tensor, Tensor, Tensor]) -> No
         if once:
             projected = project(embedded, *common, head_dim=SHAPE.head_dim, eps=1e-6, block=BLOCK)
         else:
-            slots = spread_over_slots(embedded, BLOCK)
+            slots = expand_to_slots(embedded, BLOCK)
             assert not torch.equal(slots[0, 1], slots[1, 1])
             projected = project(slots, *common, head_dim=SHAPE.head_dim, eps=1e-6)
         sum(each.sin().sum() for each in projected).backward()  # type: ignore[union-attr]
@@ -151,7 +151,7 @@ def test_the_first_layer_is_a_layer(inputs: tuple[Tensor, Tensor, Tensor]) -> No
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_a_sliding_window_ends(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_sliding_window_limits_the_context(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
     """With window 6, slot 1 of anchor 20 (position 21) sees positions 16 and later."""
     embedded, states, anchors = inputs
     drafter = build_drafter(config_of(num_layers=1, layer_types=("sliding_attention",)), SHAPE)
@@ -163,7 +163,7 @@ def test_a_sliding_window_ends(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
         assert torch.equal(before[2, 0], after[2, 0]) != seen
 
 
-def test_checkpointing_changes_no_gradient(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_checkpointing_does_not_change_gradients(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
     embedded, states, anchors = inputs
     drafter = build_drafter(config_of(), SHAPE)
     gradients = []
@@ -177,7 +177,7 @@ def test_checkpointing_changes_no_gradient(inputs: tuple[Tensor, Tensor, Tensor]
         torch.testing.assert_close(gradients[1][name], value)
 
 
-def test_initial_weights_follow_the_seed() -> None:
+def test_initial_weights_are_reproducible() -> None:
     one, two = (build_drafter(config_of(), SHAPE).state_dict() for _ in range(2))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert abs(float(one["fc.weight"].std()) - 0.02) < 0.001
@@ -189,18 +189,18 @@ def test_warm_start_from_a_published_drafter(tmp_path: Path) -> None:
     save_file({name: value + 1 for name, value in drafter.state_dict().items()}, tmp_path / "model.safetensors")
     warm = build_drafter(config_of(init_from=str(tmp_path)), SHAPE)
     assert torch.equal(warm.fc.weight, drafter.fc.weight + 1)
-    with pytest.raises(InputError, match=r"tensors differ.*the configuration needs"):
+    with pytest.raises(InputError, match=r"tensors differ.*expected"):
         build_drafter(config_of(init_from=str(tmp_path), num_layers=3), SHAPE)
     with pytest.raises(InputError, match="cannot be read"):
         build_drafter(config_of(init_from=str(tmp_path / "none")), SHAPE)
 
 
-def test_mask_token_outside_the_embedding_is_refused() -> None:
+def test_mask_token_outside_the_embedding_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"mask_token_id = 256.*256 rows"):
         build_drafter(config_of(mask_token_id=256), SHAPE)
 
 
-def test_shape_comes_from_the_target_unless_set() -> None:
+def test_sizes_come_from_the_target_unless_set() -> None:
     target: TargetShape = RANDOM_SHAPES["smollm2-135m"]
     drafter = build_drafter(config_of(head_dim=32), target)
     assert drafter.shape.num_heads == 9

@@ -1,4 +1,4 @@
-"""flex_attention over the tiles against dense attention with the same mask: forward on CPU, both ways on a GPU."""
+"""Flex attention on tiles against dense attention: forward on the CPU, forward and backward on a GPU."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dflash_trainer.model.masks import dense_mask
 CASES = [BlockLayout(256, 16, 0), BlockLayout(256, 16, 100), BlockLayout(200, 10, 64)]
 
 
-def both(layout: BlockLayout, device: str) -> tuple[Visibility, Visibility]:
-    """The batch's mask as tiles and as a table; the second row has few answers, so some blocks are masked."""
+def both_masks(layout: BlockLayout, device: str) -> tuple[Visibility, Visibility]:
+    """Return a mask as tiles and as a dense tensor; the second row has few candidates, hence padding blocks."""
     loss_mask = torch.ones(2, layout.context, device=device)
     loss_mask[1, 60:] = 0
     loss_mask[1, :50] = 0
@@ -36,24 +36,24 @@ def tensors(layout: BlockLayout, device: str) -> list[torch.Tensor]:
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
 @pytest.mark.parametrize("layout", CASES[1:])
-def test_forward_on_the_cpu(layout: BlockLayout) -> None:
-    tiles, table = both(layout, "cpu")
+def test_tiles_equal_the_dense_mask_on_the_cpu(layout: BlockLayout) -> None:
+    tiles, dense = both_masks(layout, "cpu")
     q, k, v = (x.detach() for x in tensors(layout, "cpu"))
     flex = WorkerCompiler().compiled(flex_over_tiles)
     with torch.no_grad():
-        found, expected = attend(q, k, v, tiles, flex), attend(q, k, v, table, flex)
+        found, expected = attend(q, k, v, tiles, flex), attend(q, k, v, dense, flex)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("layout", CASES)
-def test_forward_and_gradients_on_a_gpu(layout: BlockLayout) -> None:
-    _, table = both(layout, "cuda")
+def test_tiles_equal_the_dense_mask_on_a_gpu(layout: BlockLayout) -> None:
+    _, dense = both_masks(layout, "cuda")
     inputs = tensors(layout, "cuda")
     flex = WorkerCompiler().compiled(flex_over_tiles)
-    found = attend(*inputs, visibility(table.anchors_BN, table.valid_BN, layout), flex)
-    expected = attend(*(x.double() for x in inputs), table, flex).float()
+    found = attend(*inputs, visibility(dense.anchors_BN, dense.valid_BN, layout), flex)
+    expected = attend(*(x.double() for x in inputs), dense, flex).float()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     direction = torch.randn_like(found)
     for mine, plain in zip(
@@ -65,7 +65,7 @@ def test_forward_and_gradients_on_a_gpu(layout: BlockLayout) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_vocabulary_kernels_on_a_gpu(dtype: torch.dtype) -> None:
+def test_vocabulary_kernels_equal_the_plain_code_on_a_gpu(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = (torch.randn(7, 10_003, generator=generator) * 3).to(dtype)
     logits[2, 5] = logits[2, 9_000] = 30.0

@@ -1,4 +1,4 @@
-"""The drafter's mask against a table written out by hand, and the tiles of the anchors against the mask."""
+"""The drafter's mask against a brute-force table, mask tiles against the mask, and anchors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def brute_force(anchors: Tensor, valid: Tensor, context: int, block: int, window: int) -> Tensor:
-    """The rules of the model, one (query, key) at a time."""
+    """Return the mask, computed for one (query, key) pair at a time."""
     rows, blocks = anchors.shape
     table = torch.zeros(rows, blocks * block, context + blocks * block, dtype=torch.bool)
     for row in range(rows):
@@ -24,17 +24,17 @@ def brute_force(anchors: Tensor, valid: Tensor, context: int, block: int, window
                 if key < context:
                     seen = key < anchor and (not window or anchor + slot - key < window)
                 else:
-                    other, place = divmod(key - context, block)
+                    other, key_slot = divmod(key - context, block)
                     seen = other == number
                     if window:
-                        seen = seen and place <= slot and slot - place < window
+                        seen = seen and key_slot <= slot and slot - key_slot < window
                 table[row, query, key] = seen
     return table
 
 
 @pytest.mark.parametrize("window", [0, 3, 7, 20])
 @pytest.mark.parametrize("block", [4, 5])
-def test_dense_mask_equals_the_table(block: int, window: int) -> None:
+def test_dense_mask_equals_the_brute_force_table(block: int, window: int) -> None:
     anchors = torch.tensor([[0, 2, 9, 17], [1, 3, 0, 0]])
     valid = torch.tensor([[True, True, True, True], [True, True, False, False]])
     mask = dense_mask(anchors, valid, context=18, block=block, window=window)
@@ -44,26 +44,29 @@ def test_dense_mask_equals_the_table(block: int, window: int) -> None:
 
 @pytest.mark.parametrize(("block", "blocks", "context"), [(16, 40, 512), (10, 30, 384), (8, 20, 200), (16, 512, 512)])
 @pytest.mark.parametrize("window", [0, 32, 300])
-def test_tiles_hold_exactly_what_the_mask_holds(block: int, blocks: int, context: int, window: int) -> None:
-    """No visible pair lies in a tile called empty, no hidden one in a tile called full, and few tiles are wasted."""
-    mask_row = torch.ones(2, context)
-    mask_row[1, : context // 2] = 0
-    anchors, valid = draw_anchors(mask_row, blocks, torch.Generator().manual_seed(block + window))
+def test_tiles_cover_exactly_the_mask(block: int, blocks: int, context: int, window: int) -> None:
+    """Empty tiles hold no visible pair, full tiles no masked pair, and few partial tiles are really empty."""
+    loss_mask = torch.ones(2, context)
+    loss_mask[1, : context // 2] = 0
+    anchors, valid = draw_anchors(loss_mask, blocks, torch.Generator().manual_seed(block + window))
     mask = dense_mask(anchors, valid, context=context, block=block, window=window)[:, 0]
-    some, full = tile_tables(anchors, valid, context=context, block=block, window=window)
-    spare = [-mask.shape[2] % TILE, -mask.shape[1] % TILE]
-    counts = torch.nn.functional.pad(mask, (0, spare[0], 0, spare[1])).unflatten(2, (-1, TILE)).unflatten(1, (-1, TILE))
-    visible = counts.sum((2, 4))
-    sizes = torch.nn.functional.pad(torch.ones_like(mask), (0, spare[0], 0, spare[1]))
-    whole = sizes.unflatten(2, (-1, TILE)).unflatten(1, (-1, TILE)).sum((2, 4))
-    assert not (visible[~some] > 0).any()
-    assert (visible[full] == whole[full]).all()
-    assert not (full & ~some).any()
-    assert (some & (visible == 0)).sum() <= (0.02 if blocks == 512 else 0.25) * some.sum()
+    nonempty, full = tile_tables(anchors, valid, context=context, block=block, window=window)
+    padding = [-mask.shape[2] % TILE, -mask.shape[1] % TILE]
+    visible, areas = (
+        torch.nn.functional.pad(pairs, (0, padding[0], 0, padding[1]))
+        .unflatten(2, (-1, TILE))
+        .unflatten(1, (-1, TILE))
+        .sum((2, 4))
+        for pairs in (mask, torch.ones_like(mask))
+    )
+    assert not (visible[~nonempty] > 0).any()
+    assert (visible[full] == areas[full]).all()
+    assert not (full & ~nonempty).any()
+    assert (nonempty & (visible == 0)).sum() <= (0.02 if blocks == 512 else 0.25) * nonempty.sum()
 
 
-def test_anchors_fill_exactly_the_slots_asked_for() -> None:
-    """Ascending, without repetition, both tokens supervised; what lacks is masked and comes last."""
+def test_anchors_are_ascending_distinct_and_padded() -> None:
+    """Both tokens of an anchor are supervised; rows with too few candidates end in padding."""
     loss_mask = torch.zeros(3, 50)
     loss_mask[0, 10:40] = 1
     loss_mask[1, 5:9] = 1
@@ -79,8 +82,8 @@ def test_anchors_fill_exactly_the_slots_asked_for() -> None:
     assert not anchors[~valid].any()
 
 
-def test_anchors_are_uniform_and_repeatable() -> None:
-    """Each of 10 candidates is taken about 3 times in 10 when 3 are drawn; one seed gives one draw."""
+def test_anchors_are_uniform_and_reproducible() -> None:
+    """With 3 of 10 candidates drawn, each has a probability of 0.3; the same seed gives the same draw."""
     loss_mask = torch.ones(1, 11)
     generator = torch.Generator().manual_seed(3)
     counts = torch.zeros(11)
@@ -88,11 +91,11 @@ def test_anchors_are_uniform_and_repeatable() -> None:
         counts[draw_anchors(loss_mask, 3, generator)[0][0]] += 1
     assert counts[10] == 0
     assert (counts[:10] - 600).abs().max() < 90
-    again = [draw_anchors(loss_mask, 3, torch.Generator().manual_seed(9))[0] for _ in range(2)]
-    assert torch.equal(*again)
+    draws = [draw_anchors(loss_mask, 3, torch.Generator().manual_seed(9))[0] for _ in range(2)]
+    assert torch.equal(*draws)
 
 
-def test_more_anchors_than_positions_is_no_error() -> None:
+def test_more_anchors_than_positions_are_padded() -> None:
     anchors, valid = draw_anchors(torch.ones(1, 4), 8, torch.Generator().manual_seed(0))
     assert anchors.tolist() == [[0, 1, 2, 0, 0, 0, 0, 0]]
     assert valid.sum() == 3

@@ -1,4 +1,4 @@
-"""Hidden states against transformers' own models; weights found by name; what is not understood is refused."""
+"""Hidden states against transformers, lookup of weights by name, and errors for unsupported weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dflash_trainer.errors import ConfigError, InputError
 from dflash_trainer.target import load_target
 from dflash_trainer.target.delta_net import RuleInputs, reference_delta_rule, unit_length
 from dflash_trainer.target.fast_path import delta_rule_for
-from dflash_trainer.target.weights import find_ends
+from dflash_trainer.target.weights import find_embedding_and_head
 from published_targets import SIZES, published
 from safetensors.torch import load_file, save_file
 
@@ -36,8 +36,8 @@ def config_of(folder: Path, *, captured: tuple[int, ...] = (1, 3, 4)) -> Config:
         ("qwen3_5", {}),
     ],
 )  # fmt: skip
-def test_states_equal_those_of_transformers(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    """Every captured layer, real positions of a padded batch; id i is hidden_states[i + 1]."""
+def test_captured_states_equal_those_of_transformers(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    """Compares every captured layer on the unpadded positions; layer id i is hidden_states[i + 1]."""
     model = published(family, tmp_path, **changes)
     target = load_target(config_of(tmp_path), "cpu")
     ids = torch.randint(SIZES["vocab_size"], (2, 70))
@@ -53,46 +53,46 @@ def test_states_equal_those_of_transformers(family: str, changes: dict[str, Any]
     assert len(target.weights.layers) == 5
 
 
-def test_ends_of_a_composite_checkpoint_are_found() -> None:
+def test_embedding_and_head_of_a_composite_checkpoint_are_found() -> None:
     names = ["model.language_model.embed_tokens.weight", "model.visual.pos_embed.weight", "mtp.embed_tokens.weight"]
-    assert find_ends([*names, "lm_head.weight"]) == ("model.language_model.", "lm_head.weight")
-    assert find_ends(names) == ("model.language_model.", names[0])
-    with pytest.raises(InputError, match="0 tensors end in"):
-        find_ends(["lm_head.weight"])
+    assert find_embedding_and_head([*names, "lm_head.weight"]) == ("model.language_model.", "lm_head.weight")
+    assert find_embedding_and_head(names) == ("model.language_model.", names[0])
+    with pytest.raises(InputError, match="0 tensor names end in"):
+        find_embedding_and_head(["lm_head.weight"])
 
 
-def test_damaged_weights_are_named(tmp_path: Path) -> None:
+def test_damaged_weights_are_reported_by_name(tmp_path: Path) -> None:
     published("qwen3", tmp_path)
     file = tmp_path / "model.safetensors"
     tensors = load_file(file)
     name = "model.layers.2.mlp.up_proj.weight"
     cases = [
-        ({k: v for k, v in tensors.items() if k != name}, f"lack {name}"),
+        ({k: v for k, v in tensors.items() if k != name}, f"tensor {name} is missing"),
         (tensors | {name: tensors[name][:5]}, r"up_proj.weight has shape \(5, 64\)"),
-        (tensors | {"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)}, "not understood, such as .*q_proj.bias"),
+        (tensors | {"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)}, "not supported, such as .*q_proj.bias"),
     ]
     for changed, message in cases:
         save_file({k: v.contiguous() for k, v in changed.items()}, file)
         with pytest.raises(InputError, match=message):
             load_target(config_of(tmp_path), "cpu")
     save_file({k: v for k, v in tensors.items() if k != "lm_head.weight"}, file)
-    with pytest.raises(InputError, match=r"lack lm_head.weight, and config.json does not say"):
+    with pytest.raises(InputError, match=r"lm_head.weight is missing, and .*tie_word_embeddings"):
         load_target(config_of(tmp_path), "cpu")
     file.write_bytes(file.read_bytes()[:5000])
     with pytest.raises(InputError, match=r"model.safetensors: cannot be read"):
         load_target(config_of(tmp_path), "cpu")
 
 
-def test_the_slow_path_needs_a_waiver() -> None:
-    """Without flash-linear-attention a CUDA target is refused by name; on CPU the reference is the path."""
+def test_missing_fused_kernels_are_an_error_unless_allowed() -> None:
+    """On CUDA the missing package is named in the error; on the CPU the reference is always used."""
     with pytest.raises(ConfigError, match=r"target.fast_path.*flash-linear-attention"):
         delta_rule_for(torch.device("cuda"), "require")
     assert delta_rule_for(torch.device("cuda"), "allow_slow") is reference_delta_rule
     assert delta_rule_for(torch.device("cpu"), "require") is reference_delta_rule
 
 
-def test_delta_rule_equals_a_loop_over_tokens() -> None:
-    """Chunks of 64, and a memory carried from one call to the next."""
+def test_reference_delta_rule_equals_a_loop_over_tokens() -> None:
+    """Covers several chunks of 64 and a memory passed from one call to the next."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*size: int) -> torch.Tensor:
@@ -108,16 +108,16 @@ def test_delta_rule_equals_a_loop_over_tokens() -> None:
         error = (inputs.v[:, t] - (memory * key[..., None]).sum(2)) * inputs.beta[:, t][..., None]
         memory = memory + key[..., None] * error[:, :, None]
         expected.append((memory * query[..., None]).sum(2) * 8**-0.5)
-    whole, last = reference_delta_rule(inputs, None, True)
-    torch.testing.assert_close(whole, torch.stack(expected, 1), rtol=1e-4, atol=1e-5)
+    output, last = reference_delta_rule(inputs, None, True)
+    torch.testing.assert_close(output, torch.stack(expected, 1), rtol=1e-4, atol=1e-5)
     assert last is not None
     torch.testing.assert_close(last, memory, rtol=1e-4, atol=1e-5)
     first, state = reference_delta_rule(RuleInputs(*(x[:, :37] for x in inputs)), None, True)
     second, _ = reference_delta_rule(RuleInputs(*(x[:, 37:] for x in inputs)), state, False)
-    torch.testing.assert_close(torch.cat((first, second), 1), whole, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.cat((first, second), 1), output, rtol=1e-4, atol=1e-5)
 
 
-def test_captured_layers_beyond_the_target_are_refused(tmp_path: Path) -> None:
+def test_captured_layer_beyond_the_target_is_an_error(tmp_path: Path) -> None:
     published("llama", tmp_path)
     with pytest.raises(ConfigError, match="the target has 6 layers"):
         load_target(config_of(tmp_path, captured=(1, 6)), "cpu")

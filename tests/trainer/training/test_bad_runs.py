@@ -129,7 +129,7 @@ def test_damaged_arrow_file_is_named(tmp_path: Path, damage: str) -> None:
     write_samples(file, [("a", [1, 2, 3], [0, 1, 1])])
     data = {"empty": b"", "garbage": b"\x07" * 300, "header": file.read_bytes()[:40]}[damage]
     file.write_bytes(data)
-    with pytest.raises(InputError, match=r"data\.arrow: damaged or cut short"):
+    with pytest.raises(InputError, match=r"data\.arrow: damaged or truncated"):
         ArrowSamples.open(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Commands and files through an agent of this machine: the same two pipes, without ssh in between."""
+"""Commands and files through an agent on this machine, over the same pipes but without ssh."""
 from __future__ import annotations
 
 import json
@@ -16,17 +16,17 @@ from typing import IO
 
 import pytest
 from dflash_controller import pct_channel
-from dflash_controller.pct_channel import AGENT_WORDS, Channel, ChannelLost, ChannelRefused, ChannelSilent, NoPython
+from dflash_controller.pct_channel import AGENT_COMMAND, Channel, ChannelLost, ChannelRefused, ChannelSilent, NoPython
 from dflash_ops.core.errors import OpsError
 from dflash_ops.proxmox import pct_agent
 
-WORDS = [word.encode() for word in AGENT_WORDS]
+COMMAND = [argument.encode() for argument in AGENT_COMMAND]
 
 
 @pytest.fixture
 def channel(tmp_path: Path) -> Iterator[Channel]:
     """An open channel."""
-    opened = Channel.open(WORDS, timeout_s=20, env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)})
+    opened = Channel.open(COMMAND, timeout_s=20, env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)})
     yield opened
     opened.close()
 
@@ -36,7 +36,7 @@ def leftovers(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if ".pct-part-" in path.name or path.name.endswith(".part")]
 
 
-def test_output_errors_and_status_come_apart(channel: Channel) -> None:
+def test_stdout_stderr_and_status_are_separate(channel: Channel) -> None:
     assert channel.run("echo out; echo err >&2; exit 7", None) == (7, b"out\n", b"err\n")
 
 
@@ -45,30 +45,30 @@ def test_many_commands_use_one_process(channel: Channel) -> None:
     assert len(parents) == 1
 
 
-def test_input_of_any_bytes_arrives(channel: Channel) -> None:
+def test_binary_input_arrives_unchanged(channel: Channel) -> None:
     data = bytes(range(256)) * 5000
     assert channel.run("cat", data) == (0, data, b"")
 
 
-def test_empty_input_is_an_end_and_not_a_wait(channel: Channel) -> None:
+def test_empty_input_ends_at_once(channel: Channel) -> None:
     assert channel.run("cat; echo done", None)[1] == b"done\n"
     assert channel.run("cat; echo done", b"")[1] == b"done\n"
 
 
-def test_input_nobody_reads_does_not_block(channel: Channel) -> None:
+def test_unread_input_does_not_block(channel: Channel) -> None:
     assert channel.run("exit 4", b"x" * 3_000_000)[0] == 4
     assert channel.run("echo next", None)[1] == b"next\n"
 
 
-def test_case_12_bytes_that_are_no_text_pass(channel: Channel) -> None:
+def test_output_that_is_not_text_arrives_unchanged(channel: Channel) -> None:
     assert channel.run("printf '\\377' >&2; printf '\\376'", None) == (0, b"\xfe", b"\xff")
 
 
-def test_a_signal_shows_in_the_status(channel: Channel) -> None:
+def test_a_signal_is_reported_in_the_status(channel: Channel) -> None:
     assert channel.run("kill -9 $$", None)[0] == 128 + 9
 
 
-def test_a_child_that_keeps_the_pipe_open_does_not_hold_the_task(channel: Channel) -> None:
+def test_a_background_child_that_keeps_the_pipe_open_does_not_delay_the_task(channel: Channel) -> None:
     status, out, _err = channel.run("sleep 60 & echo $!", None)
     assert status == 0
     assert Path("/proc", out.decode().strip(), "cmdline").read_bytes()  # it was not waited for
@@ -79,7 +79,7 @@ def test_a_child_that_keeps_the_pipe_open_does_not_hold_the_task(channel: Channe
 @pytest.mark.parametrize(
     "name", ["plain", "a space", "a'quote", 'a"double', "-dash", "ä", "new\nline", "x" * 250, "\U0001f600" * 62]
 )
-def test_case_12_odd_paths(channel: Channel, tmp_path: Path, name: str) -> None:
+def test_special_characters_in_paths_work(channel: Channel, tmp_path: Path, name: str) -> None:
     source, target, back = tmp_path / "source", tmp_path / name, tmp_path / "back"
     source.write_bytes(os.urandom(700_000))
     channel.put(source, str(target))
@@ -88,7 +88,7 @@ def test_case_12_odd_paths(channel: Channel, tmp_path: Path, name: str) -> None:
     assert leftovers(tmp_path) == []
 
 
-def test_case_09_an_empty_file_arrives(channel: Channel, tmp_path: Path) -> None:
+def test_an_empty_file_is_copied(channel: Channel, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     channel.put(tmp_path / "empty", str(tmp_path / "copy"))
     assert (tmp_path / "copy").read_bytes() == b""
@@ -97,7 +97,7 @@ def test_case_09_an_empty_file_arrives(channel: Channel, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o755])
-def test_case_08_a_new_file_has_the_mode_of_its_source(channel: Channel, tmp_path: Path, mode: int) -> None:
+def test_a_new_file_has_the_mode_of_its_source(channel: Channel, tmp_path: Path, mode: int) -> None:
     source = tmp_path / "source"
     source.write_text("x", encoding="utf-8")
     source.chmod(mode)
@@ -116,12 +116,12 @@ def test_a_replaced_file_keeps_its_mode_and_a_link_stays_a_link(channel: Channel
     assert (target.read_text(encoding="utf-8"), target.stat().st_mode & 0o7777) == ("new", 0o640)
 
 
-def test_bad_targets_are_named_and_the_channel_lives_on(channel: Channel, tmp_path: Path) -> None:
+def test_invalid_targets_are_named_and_the_channel_stays_usable(channel: Channel, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"x" * 2_000_000)
-    bad = ((tmp_path, "is a folder"), (tmp_path / "no/where", "create it first"), ("/dev/null", "no regular file"))
-    for target, words in bad:
-        with pytest.raises(OpsError, match=words):
+    bad = ((tmp_path, "is a folder"), (tmp_path / "no/where", "create it first"), ("/dev/null", "not a regular file"))
+    for target, message in bad:
+        with pytest.raises(OpsError, match=message):
             channel.put(source, str(target))
     with pytest.raises(OpsError, match="does not exist in the container"):
         channel.get(str(tmp_path / "nothing"), tmp_path / "back")
@@ -129,10 +129,10 @@ def test_bad_targets_are_named_and_the_channel_lives_on(channel: Channel, tmp_pa
     assert channel.run("echo next", None)[1] == b"next\n"
 
 
-def test_case_12_a_writer_killed_midway_leaves_the_old_file(channel: Channel, tmp_path: Path) -> None:
+def test_an_interrupted_copy_leaves_the_old_file(channel: Channel, tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     with source.open("wb") as stream:
-        stream.truncate(2 << 30)  # no disk is used for it
+        stream.truncate(2 << 30)  # sparse: needs no disk space
     target.write_text("old", encoding="utf-8")
 
     def kill_once_it_writes() -> None:
@@ -149,15 +149,15 @@ def test_case_12_a_writer_killed_midway_leaves_the_old_file(channel: Channel, tm
     assert target.read_text(encoding="utf-8") == "old"
     assert leftovers(tmp_path) != []
 
-    again = Channel.open(WORDS, timeout_s=20)
+    second = Channel.open(COMMAND, timeout_s=20)
     source.write_text("new", encoding="utf-8")
-    again.put(source, str(target))
-    again.close()
+    second.put(source, str(target))
+    second.close()
     assert target.read_text(encoding="utf-8") == "new"
     assert leftovers(tmp_path) == []
 
 
-def test_case_12_memory_stays_bounded(channel: Channel, tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_file(channel: Channel, tmp_path: Path) -> None:
     big = tmp_path / "big"
     with big.open("wb") as stream:
         stream.truncate(300 << 20)
@@ -172,22 +172,22 @@ def test_case_12_memory_stays_bounded(channel: Channel, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["echo " + "x" * 200_000, "echo a\0b"])
-def test_a_command_that_no_shell_takes_says_why(channel: Channel, command: str) -> None:
-    status, out, err = channel.run(command, b"input that nobody reads")
+def test_a_command_that_no_shell_can_run_reports_the_reason(channel: Channel, command: str) -> None:
+    status, out, err = channel.run(command, b"unread input")
     assert (status, out) == (126, b"")
     assert err.startswith(b"/bin/sh could not be started: ")
     assert channel.run("echo next", None)[1] == b"next\n"
 
 
-def test_output_is_whole_when_the_controller_is_slow() -> None:
+def test_output_is_complete_when_the_controller_is_slow() -> None:
     source = Path(pct_agent.__file__).read_bytes()
-    agent = subprocess.Popen(WORDS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    agent = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     assert agent.stdin and agent.stdout
     agent.stdin.write(b"%d\n%s" % (len(source), source))
     request = {"service": "run", "command": "head -c 100000 /dev/zero", "has_input": False}
     pct_agent.write_frame(agent.stdin, b"R", json.dumps(request).encode())
     pct_agent.write_frame(agent.stdin, b"E")
-    time.sleep(pct_agent.GRACE_S + 1)
+    time.sleep(pct_agent.LATE_OUTPUT_S + 1)
     pct_agent.read_exactly(agent.stdout, len(pct_agent.GREETING))
     size, letter = 0, b"o"
     while letter == b"o":
@@ -201,7 +201,7 @@ def test_output_is_whole_when_the_controller_is_slow() -> None:
 GARBLE = """
 import os
 while data := os.read(0, 65536):
-    data = data.replace(b"a true word", b"a lied word")
+    data = data.replace(b"original", b"modified")
     while data:
         data = data[os.write(1, data):]
 """
@@ -209,16 +209,16 @@ while data := os.read(0, 65536):
 
 @pytest.fixture
 def garbled(tmp_path: Path) -> Iterator[Channel]:
-    """A channel whose way changes bytes of a file, both there and back."""
-    liar = f"{sys.executable} -c {shlex.quote(GARBLE)}"
-    way = f"{liar} | {shlex.join(AGENT_WORDS)} | {liar}"
-    opened = Channel.open([b"/bin/sh", b"-c", way.encode()], timeout_s=20)
+    """A channel that changes bytes of a file in both directions."""
+    garble = f"{sys.executable} -c {shlex.quote(GARBLE)}"
+    command = f"{garble} | {shlex.join(AGENT_COMMAND)} | {garble}"
+    opened = Channel.open([b"/bin/sh", b"-c", command.encode()], timeout_s=20)
     yield opened
     opened.close()
 
 
-def test_what_changed_on_the_way_is_refused_and_nothing_is_replaced(garbled: Channel, tmp_path: Path) -> None:
-    (tmp_path / "source").write_bytes(b"a true word\n")
+def test_a_corrupted_copy_is_refused_and_replaces_nothing(garbled: Channel, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"original\n")
     (tmp_path / "target").write_bytes(b"old\n")
     with pytest.raises(OpsError, match=r"the checksum of .*target differs after the transfer; nothing was changed"):
         garbled.put(tmp_path / "source", str(tmp_path / "target"))
@@ -233,7 +233,7 @@ def test_a_file_larger_than_the_free_space_is_refused(tmp_path: Path) -> None:
     assert pct_agent.check_target(tmp_path / "target", 1) == ""
 
 
-def test_what_finds_no_room_is_refused_before_all_of_it_was_sent(
+def test_a_copy_without_space_is_refused_before_it_is_sent_completely(
     channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "source"
@@ -254,17 +254,17 @@ def test_what_finds_no_room_is_refused_before_all_of_it_was_sent(
     assert channel.run("echo next", None)[1] == b"next\n"
 
 
-def test_a_source_that_cannot_be_read_is_named_and_leaves_nothing(channel: Channel, tmp_path: Path) -> None:
-    # a file that opens, and fails when it is read
+def test_an_unreadable_source_is_named_and_leaves_no_file(channel: Channel, tmp_path: Path) -> None:
+    # this file can be opened but not read
     with pytest.raises(OpsError, match="Could not read /proc/self/mem on the controller: Input/output error"):
         channel.put(Path("/proc/self/mem"), str(tmp_path / "copy"))
     assert channel.closed
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_controller_is_named(channel: Channel, tmp_path: Path) -> None:
+def test_a_full_disk_on_the_controller_is_named(channel: Channel, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"x" * 2_000_000)
-    # mkstemp would need a small file system; a limit of this process has the same effect
+    # a size limit of this process has the same effect as a full file system
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
@@ -278,29 +278,29 @@ def test_a_full_controller_is_named(channel: Channel, tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
-def test_a_refusal_carries_the_words() -> None:
+def test_a_refused_connection_carries_its_output() -> None:
     with pytest.raises(ChannelRefused, match="not running") as refusal:
         Channel.open([b"/bin/sh", b"-c", b"echo 'container 200 not running!' >&2; exit 3"], timeout_s=20)
     assert refusal.value.status == 3
 
 
-def test_silence_ends_in_time() -> None:
+def test_a_silent_agent_times_out() -> None:
     start = time.monotonic()
     with pytest.raises(ChannelSilent):
         Channel.open([b"/bin/sleep", b"60"], timeout_s=0.5)
     assert time.monotonic() - start < 30
 
 
-def test_what_a_login_prints_first_is_skipped() -> None:
+def test_output_of_the_login_is_skipped() -> None:
     shell = b"printf 'Welcome\\n\\000to pve\\n'; exec \"$@\""
-    channel = Channel.open([b"/bin/sh", b"-c", shell, b"sh", *WORDS], timeout_s=20)
+    channel = Channel.open([b"/bin/sh", b"-c", shell, b"sh", *COMMAND], timeout_s=20)
     assert channel.run("echo ok", None)[1] == b"ok\n"
     channel.close()
 
 
-def test_a_container_without_python_is_told_apart(tmp_path: Path) -> None:
+def test_a_container_without_python_is_recognized(tmp_path: Path) -> None:
     with pytest.raises(NoPython):
-        Channel.open(WORDS, timeout_s=20, env={"PATH": str(tmp_path)})
+        Channel.open(COMMAND, timeout_s=20, env={"PATH": str(tmp_path)})
 
 
 def test_a_closed_channel_leaves_no_process(channel: Channel) -> None:

@@ -1,4 +1,4 @@
-"""What the connection refuses by itself: no ssh is started for it."""
+"""The connection plugin refuses invalid options before it starts ssh."""
 from __future__ import annotations
 
 import os
@@ -21,43 +21,44 @@ init_plugin_loader()
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Path:
-    """A file to which the ssh of `connect` writes that it was started."""
+    """Log file of the stand-in ssh of `connect`: one line for each start."""
     return tmp_path / "calls"
 
 
 @pytest.fixture
 def connect(tmp_path: Path, calls: Path) -> Callable[..., ConnectionBase]:
+    """Return a function that opens a connection with a stand-in ssh, which only logs its start and fails."""
     ssh = tmp_path / "ssh"
     ssh.write_text(f"#!/bin/sh\necho called >> {calls}\nexit 255\n", encoding="utf-8")
     ssh.chmod(0o755)
 
-    def open_one(**options: Any) -> ConnectionBase:
+    def open_connection(**options: Any) -> ConnectionBase:
         context = PlayContext()
         context.remote_addr = "192.0.2.1"
         connection = connection_loader.get("pct", context)
         own = {"inventory_hostname": "box", "ansible_host": "192.0.2.1", "pct_vmid": 200}
-        places = {"ansible_ssh_executable": str(ssh), "ansible_control_path_dir": str(tmp_path)}
-        connection.set_options(var_options={**own, **places, **options})
+        paths = {"ansible_ssh_executable": str(ssh), "ansible_control_path_dir": str(tmp_path)}
+        connection.set_options(var_options={**own, **paths, **options})
         return connection
 
-    return open_one
+    return open_connection
 
 
 @pytest.mark.parametrize(
-    "act",
+    "use",
     [
-        lambda way: way.exec_command("true"),
-        lambda way: way.put_file("/etc/hostname", "/root/x"),
-        lambda way: way.fetch_file("/etc/hostname", "/nowhere/x"),
-        lambda way: way.reset(),
+        lambda connection: connection.exec_command("true"),
+        lambda connection: connection.put_file("/etc/hostname", "/root/x"),
+        lambda connection: connection.fetch_file("/etc/hostname", "/nowhere/x"),
+        lambda connection: connection.reset(),
     ],
     ids=["exec", "put", "fetch", "reset"],
 )
-def test_an_odd_number_is_refused_before_any_login(
-    connect: Callable[..., ConnectionBase], calls: Path, act: Callable[[Any], object]
+def test_an_invalid_vmid_is_refused_before_any_login(
+    connect: Callable[..., ConnectionBase], calls: Path, use: Callable[[Any], object]
 ) -> None:
-    with pytest.raises(AnsibleError, match=r"pct_vmid = 'two hundred' is no container number\. Remedy: "):
-        act(connect(pct_vmid="two hundred"))
+    with pytest.raises(AnsibleError, match=r"pct_vmid = 'two hundred' is not a container ID\. Remedy: "):
+        use(connect(pct_vmid="two hundred"))
     assert not calls.exists()
 
 
@@ -67,17 +68,17 @@ def test_an_unknown_method_is_refused_before_any_login(connect: Callable[..., Co
     assert not calls.exists()
 
 
-def test_a_source_that_is_not_there_is_refused_before_any_login(
+def test_a_missing_source_is_refused_before_any_login(
     connect: Callable[..., ConnectionBase], calls: Path, tmp_path: Path
 ) -> None:
     for source in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(AnsibleFileNotFound, match=f"{source} is no file on the controller"):
+        with pytest.raises(AnsibleFileNotFound, match=f"{source} is not a file on the controller"):
             connect().put_file(str(source), "/root/x")
     assert not calls.exists()
 
 
-def test_an_ssh_that_says_nothing_is_told_as_that(connect: Callable[..., ConnectionBase], calls: Path) -> None:
-    words = r"Could not enter container 200 on 192\.0\.2\.1: exit status 255, no message \(the host does not answer\)"
-    with pytest.raises(AnsibleError, match=words):
+def test_an_ssh_that_fails_without_output_is_reported(connect: Callable[..., ConnectionBase], calls: Path) -> None:
+    message = r"Could not enter container 200 on 192\.0\.2\.1: exit status 255, no message \(the host does not answer\)"
+    with pytest.raises(AnsibleError, match=message):
         connect().exec_command("true")
     assert calls.exists()

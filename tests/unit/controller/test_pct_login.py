@@ -1,4 +1,4 @@
-"""Of tasks that reach a host at the same moment one logs in, and the others take its login."""
+"""Of tasks that connect to a host at the same time, one logs in and the others share its login."""
 from __future__ import annotations
 
 import threading
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from dflash_controller import pct_login
-from dflash_controller.pct_login import first_login
+from dflash_controller.pct_login import serialized_login
 
 
 class Task(threading.Thread):
-    """A task that starts ssh over the login at `shared`, and ends its start when it is told so."""
+    """A task that starts ssh with the ControlMaster socket `shared`, and finishes when `may_end` is set."""
 
     def __init__(self, shared: Path) -> None:
         super().__init__(daemon=True)
@@ -21,8 +21,8 @@ class Task(threading.Thread):
         self.found_a_login = False
 
     def run(self) -> None:
-        """Start ssh when it is this task's turn."""
-        with first_login(self.shared):
+        """Start ssh once the lock is free."""
+        with serialized_login(self.shared):
             self.found_a_login = self.shared.exists()
             self.began.set()
             assert self.may_end.wait(20)
@@ -30,7 +30,7 @@ class Task(threading.Thread):
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """Where ssh puts the socket of a login."""
+    """Path of the ControlMaster's socket."""
     return tmp_path / "login"
 
 
@@ -40,7 +40,7 @@ def started(shared: Path) -> Task:
     return task
 
 
-def test_the_second_waits_until_the_first_has_logged_in_and_takes_that_login(shared: Path) -> None:
+def test_a_second_task_waits_for_the_first_login_and_shares_it(shared: Path) -> None:
     first = started(shared)
     assert first.began.wait(20)
     second = started(shared)
@@ -54,7 +54,7 @@ def test_the_second_waits_until_the_first_has_logged_in_and_takes_that_login(sha
     assert list(shared.parent.iterdir()) == [shared]
 
 
-def test_when_the_first_login_fails_the_next_one_tries(shared: Path) -> None:
+def test_the_next_task_logs_in_when_the_first_login_fails(shared: Path) -> None:
     first = started(shared)
     assert first.began.wait(20)
     second = started(shared)
@@ -65,10 +65,10 @@ def test_when_the_first_login_fails_the_next_one_tries(shared: Path) -> None:
     second.may_end.set()
 
 
-def test_a_host_that_does_not_answer_is_waited_for_only_so_long(
+def test_the_wait_for_a_host_that_does_not_answer_is_bounded(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pct_login, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(pct_login, "MAX_WAIT_S", 0.5)
     first = started(shared)
     assert first.began.wait(20)
     since = time.monotonic()
@@ -80,7 +80,7 @@ def test_a_host_that_does_not_answer_is_waited_for_only_so_long(
         task.may_end.set()
 
 
-def test_a_login_that_is_there_or_that_nobody_shares_is_not_waited_for(shared: Path) -> None:
+def test_an_existing_login_or_none_to_share_needs_no_wait(shared: Path) -> None:
     shared.touch()
-    with first_login(shared), first_login(shared), first_login(None):
+    with serialized_login(shared), serialized_login(shared), serialized_login(None):
         assert list(shared.parent.iterdir()) == [shared]

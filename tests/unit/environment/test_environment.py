@@ -404,8 +404,8 @@ def kill(layout: Layout, job_id: str) -> bool:
     runner = jobs.recorded_process(layout.job(job_id))
     if runner is None or not processes.alive(runner):
         return False
-    processes.send([runner], signal.SIGKILL)
-    assert not processes.wait_gone([runner], 10.0)
+    processes.send_signal([runner], signal.SIGKILL)
+    assert not processes.wait_for_exit([runner], 10.0)
     return not (layout.job(job_id) / "exit.json").exists()
 
 
@@ -466,7 +466,7 @@ def test_case_42_a_rerun_ends_what_the_killed_build_left_running(layout: Layout,
         while not index.asked:
             time.sleep(0.02)
         kill(layout, job.job_id)
-        left = processes.marked(jobs.mark_of(layout, job.job_id), mark=jobs.JOB_MARK)
+        left = processes.find_marked(jobs.job_mark(layout, job.job_id), mark=jobs.JOB_MARK)
         assert any("uv" in (processes.PROC / str(one.pid) / "cmdline").read_text() for one in left)
         index.hold.clear()
         index.resume()

@@ -1,12 +1,12 @@
-"""Each failure on the way into a container has its own words, and a remedy."""
+"""Each failure on the path into a container has its own message and remedy."""
 from __future__ import annotations
 
 import pytest
-from dflash_ops.proxmox.pct_errors import FAILURES, Place, explain, explain_loss, explain_silence
+from dflash_ops.proxmox.pct_errors import FAILURES, Target, explain, explain_loss, explain_silence
 
-PLACE = Place(host="192.0.2.10", vmid=200, user="root")
-# what the programs print, and the failure that it means
-WORDS = {
+TARGET = Target(host="192.0.2.10", vmid=200, user="root")
+# output of a program -> name of the failure
+OUTPUTS = {
     "Configuration file 'nodes/pve/lxc/200.conf' does not exist\n": "unknown vmid",
     "container '200' not running!\n": "container stopped",
     "lxc-attach: 200: ../src/lxc/attach.c: get_attach_context: 406 Connection refused - Failed to get init pid\n":
@@ -32,28 +32,29 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("text", list(WORDS))
-def test_words_of_the_programs_are_understood(text: str) -> None:
-    wanted = next(failure for failure in FAILURES if failure.name == WORDS[text])
-    said = explain(f"Warning: Permanently added 'x' to the list of known hosts.\n{text}", PLACE)
-    assert said
-    assert wanted.remedy.partition("{")[0] in said
-    assert "{" not in said
-    assert "\n" not in said
+@pytest.mark.parametrize("text", list(OUTPUTS))
+def test_output_of_a_program_gets_one_line_with_its_remedy(text: str) -> None:
+    expected = next(failure for failure in FAILURES if failure.name == OUTPUTS[text])
+    message = explain(f"Warning: Permanently added 'x' to the list of known hosts.\n{text}", TARGET)
+    assert message
+    assert expected.remedy.partition("{")[0] in message
+    assert "{" not in message
+    assert "\n" not in message
 
 
-def test_every_failure_is_reached() -> None:
-    assert {failure.name for failure in FAILURES} == set(WORDS.values())
+def test_every_failure_is_covered() -> None:
+    assert {failure.name for failure in FAILURES} == set(OUTPUTS.values())
 
 
-def test_a_lock_is_named() -> None:
-    assert "locked (backup)" in str(explain("CT is locked (backup)", PLACE))
+def test_message_names_the_kind_of_lock() -> None:
+    assert "locked (backup)" in str(explain("CT is locked (backup)", TARGET))
 
 
-def test_unknown_words_are_not_explained_away() -> None:
-    assert explain("segmentation fault", PLACE) is None
+def test_unknown_output_is_not_explained() -> None:
+    assert explain("segmentation fault", TARGET) is None
 
 
-def test_silence_and_loss_name_the_state() -> None:
-    assert "200 on 192.0.2.10 did not answer within 30 s (lock: suspend" in explain_silence(PLACE, 30, "lock: suspend")
-    assert "broke while a command ran (bye); status: stopped" in explain_loss(PLACE, "status: stopped", "hi\nbye\n")
+def test_timeout_and_lost_connection_report_the_container_state() -> None:
+    assert "200 on 192.0.2.10 did not answer within 30 s (lock: suspend" in explain_silence(TARGET, 30, "lock: suspend")
+    message = explain_loss(TARGET, "status: stopped", "hi\nbye\n")
+    assert "was lost while a command was running (bye); status: stopped" in message

@@ -23,12 +23,12 @@ from dflash_trainer.bench.measure import (
 )
 from dflash_trainer.config.target_shape import TargetShape, locate, read_shape
 from dflash_trainer.loss import draft_loss
-from dflash_trainer.loss.loss import prepared_head
+from dflash_trainer.loss.loss import prepare_head
 from dflash_trainer.model import Drafter
 from dflash_trainer.model.anchors import draw_anchors
 from dflash_trainer.model.shape import drafter_shape
 from dflash_trainer.optim.clipping import device_scale, host_scale
-from dflash_trainer.optim.fused_masters import make_masters
+from dflash_trainer.optim.fused_masters import create_masters
 from dflash_trainer.pipeline.async_host_copy import AsyncHostCopy
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class DrafterBench:
         self.drafter = _drafter_on(config, target, device, self.dtype)
         self.generator = torch.Generator(device).manual_seed(config.runtime.seed)
         self.embed, self.head_weight = (self._random(target.vocab_size, target.hidden_size, std=0.02) for _ in range(2))
-        self.head = prepared_head(self.head_weight, config.objective, self.drafter.compiler)
+        self.head = prepare_head(self.head_weight, config.objective, self.drafter.compiler)
         if config.objective.head_precision == "fp8":
             self.head_weight = torch.empty(0, device=device)
         rows = config.data.batch_size(length)
@@ -55,7 +55,7 @@ class DrafterBench:
         self.states = self._random(rows, length, width)
         self.input_ids = torch.randint(target.vocab_size, (rows, length), device=device, generator=self.generator)
         self.loss_mask = torch.ones(rows, length, dtype=torch.bool, device=device)
-        self.masters = make_masters(
+        self.masters = create_masters(
             dict(self.drafter.named_parameters()), config.optimizer, borrows=True, compiler=self.drafter.compiler
         )
 

@@ -38,7 +38,7 @@ def _bench_length(config: Config, target: Target, length: int, repeats: int) -> 
     generator = torch.Generator(target.device).manual_seed(0)
     ids = torch.randint(target.shape.vocab_size, (rows, length), device=target.device, generator=generator)
     started = time.perf_counter()
-    target.warm(rows, length)
+    target.warm_up(rows, length)
     wait(target.device)
     first = time.perf_counter() - started
     reset_peak(target.device)

@@ -7,7 +7,7 @@ import json
 import math
 
 from dflash_trainer.config.load import resolved_paths
-from dflash_trainer.config.requirements import needs_of
+from dflash_trainer.config.requirements import run_requirements
 from dflash_trainer.config.schema import Config
 
 HELP = "show the resolved configuration and its requirements"
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, config: Config) -> None:
     """Print the configuration and its requirements."""
-    needs = needs_of(config)
+    needs = run_requirements(config)
     if arguments.json:
         paths = resolved_paths(arguments.config, arguments.set)
         print(json.dumps({"ok": True, "config": config.to_dict(), "needs": needs, "paths": paths}))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from dflash_trainer.commands.arguments import existing_folder, folder_to_write
-from dflash_trainer.config.requirements import checked_target
+from dflash_trainer.config.requirements import check_target
 from dflash_trainer.config.schema import Config
 from dflash_trainer.errors import ExitCode
 from dflash_trainer.records.phase import RunState
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, config: Config) -> int:
     """Train and return the exit code."""
-    checked_target(config)
+    check_target(config)
     stop = StopSignals()
     stop.install()
     try:

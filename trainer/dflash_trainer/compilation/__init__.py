@@ -1,4 +1,4 @@
-"""torch.compile and Triton in a process of several worker threads; docs/trainer.md explains the races."""
+"""Thread-safe use of torch.compile and Triton in a process with several workers; docs/trainer.md explains the races."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One thread at a time in each of Triton's autotuners.
+"""Lock around Triton's autotuners.
 
-`Autotuner.run` keeps the arguments of a call in the autotuner and clears them at its end. Two threads in one autotuner
-clear each other's arguments: `'NoneType' object is not a mapping`.
+`Autotuner.run` stores the arguments of a call in the autotuner and clears them when it returns. Two threads in the same
+autotuner clear each other's arguments: `'NoneType' object is not a mapping`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def serialise_autotuner() -> bool:
-    """Let one thread at a time into each Triton autotuner; returns whether this call changed anything."""
+    """Lock each Triton autotuner while a thread runs it; returns True when this call installed the lock."""
     try:
         from triton.runtime.autotuner import Autotuner
     except ImportError:  # CPU builds of torch come without Triton
@@ -28,7 +28,7 @@ def serialise_autotuner() -> bool:
 
 
 def one_thread_at_a_time(method: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a method so that each instance runs it in one thread at a time (re-entrant)."""
+    """Wrap a method in a re-entrant lock per instance."""
 
     @functools.wraps(method)
     def serialised(*args: P.args, **kwargs: P.kwargs) -> T:

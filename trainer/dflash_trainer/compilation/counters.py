@@ -1,17 +1,17 @@
-"""Counts of compiled graphs and of cache hits."""
+"""Counters of compiled graphs and of compile-cache hits."""
 
 from __future__ import annotations
 
 
 def compiled_graphs() -> int:
-    """Graphs compiled by this process so far; a growing number after the warm-up is a recompile."""
+    """Return the number of graphs compiled by this process; growth after the warm-up means a recompile."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"].get("unique_graphs", 0))
 
 
 def cache_counters() -> dict[str, int]:
-    """Hits and misses of the compile caches so far, by the names that reports use."""
+    """Return hits and misses of the compile caches so far, by the names used in reports."""
     from torch._dynamo.utils import counters
 
     inductor, autograd = counters["inductor"], counters["aot_autograd"]

@@ -1,8 +1,8 @@
-"""FX traces and worker threads.
+"""Guards against FX tracing in a process with worker threads.
 
-A trace patches `nn.Module` for the whole process, and torch 2.10 to 2.13 keep "a trace is under way" in a module global
-that makes compiled calls of other threads fail. Here the flag is kept per thread, and traces are refused while workers
-run.
+A trace patches `nn.Module` for the whole process. In torch 2.10 to 2.13 the flag for a running trace is also a module
+global, which makes compiled calls in other threads fail. Here the flag is thread-local, and traces raise an error while
+workers run.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from dflash_trainer.errors import CompileError
 
 
 class _Tracing:
-    """Process-wide flag: traces are refused."""
+    """Process-wide switch: traces raise CompileError while `forbidden`."""
 
-    refused = False
+    forbidden = False
 
 
-def refuse_traces(refused: bool) -> None:
+def forbid_traces(forbidden: bool) -> None:
     """Make every FX trace raise CompileError, or allow traces again."""
-    _Tracing.refused = refused
+    _Tracing.forbidden = forbidden
 
 
 def guard_tracing() -> None:
-    """Wrap `Tracer.trace`, which every kind of FX trace calls; harmless when repeated."""
+    """Wrap `Tracer.trace`, which every FX trace calls, and make the flag thread-local; idempotent."""
     tracer: Any = torch.fx.Tracer
     if not hasattr(tracer.trace, "_dflash_guarded"):
         tracer.trace = _guarded(tracer.trace)
@@ -40,10 +40,10 @@ def guard_tracing() -> None:
 def _guarded(trace: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(trace)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if _Tracing.refused:
+        if _Tracing.forbidden:
             raise CompileError(
-                "something would be traced with torch.fx while workers run, which patches nn.Module under them",
-                "report it with the traceback: the warm-up must cover all tracing",
+                "a torch.fx trace would start while workers run; it would patch nn.Module in all threads",
+                "report this with the traceback: the warm-up must cover all tracing",
                 name="late_trace",
             )
         return trace(*args, **kwargs)
@@ -53,13 +53,13 @@ def _guarded(trace: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _FxState(threading.local):
-    """Per-thread flag: the thread is tracing."""
+    """Thread-local flag: True while the calling thread traces."""
 
     active = False
 
 
 class _ModuleWithThreadFlag(ModuleType):
-    """`torch.fx._symbolic_trace` with a flag that each thread sees for itself."""
+    """`torch.fx._symbolic_trace` with a thread-local flag."""
 
     _dflash_fx_state: _FxState
 
@@ -73,14 +73,14 @@ class _ModuleWithThreadFlag(ModuleType):
 
 
 def fx_flag_is_global() -> bool:
-    """True for the torch versions that keep the flag in a module global."""
+    """Return True for torch versions whose flag is a module global."""
     return isinstance(vars(torch.fx._symbolic_trace).get("_is_fx_tracing_flag"), bool)
 
 
 def keep_fx_flag_per_thread() -> bool:
-    """Back-port torch 2.14's thread-local flag where it is needed; returns whether this call changed anything.
+    """Back-port the thread-local flag of torch 2.14 if needed; returns True when this call installed it.
 
-    The functions that read the flag keep their identity, since Dynamo knows them by it: only their code changes.
+    Dynamo identifies the functions that read the flag by identity, so only their code objects are replaced.
     """
     module: Any = torch.fx._symbolic_trace
     if not fx_flag_is_global() or hasattr(module, "_dflash_fx_state"):
@@ -95,12 +95,12 @@ def keep_fx_flag_per_thread() -> bool:
 
 
 def _read_flag() -> bool:
-    """Becomes the code of torch's `is_fx_tracing`, so its names are those of torch's module."""
+    """Code for torch's `is_fx_tracing`; its globals are those of torch's module."""
     return _dflash_fx_state.active  # type: ignore[name-defined,no-any-return]  # noqa: F821
 
 
 def _read_symbolic_flag() -> bool:
-    """Becomes the code of torch's `is_fx_symbolic_tracing`."""
+    """Code for torch's `is_fx_symbolic_tracing`."""
     return _dflash_fx_state.active and not torch.compiler.is_compiling()  # type: ignore[name-defined,no-any-return]  # noqa: F821
 
 

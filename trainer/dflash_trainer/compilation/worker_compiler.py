@@ -1,8 +1,8 @@
-"""Compiled functions that belong to one worker.
+"""Compiled functions of one worker.
 
-Dynamo keeps the compiled versions of a function in a list on its code object. A call walks that list, gives up the GIL
-while it evaluates guards, and moves the match to the front. When two threads call one code object with several
-versions, a lookup can miss its version and report a recompile. Each worker therefore compiles code objects of its own.
+Dynamo keeps the compiled versions of a function in a list on its code object. A call walks that list, releases the GIL
+while it evaluates guards, and moves the match to the front. When two threads call the same code object with several
+versions, a lookup can miss its version and report a recompile. Each worker therefore compiles its own code objects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class WorkerCompiler:
-    """The compiled functions of one worker. Threads: the worker's, and autograd's when it recomputes for the worker."""
+    """Compiled functions of one worker, called by its thread and by autograd's during checkpoint recomputation."""
 
     def __init__(self) -> None:
         self._versions: dict[tuple[Callable[..., Any], bool], Callable[..., Any]] = {}
@@ -29,11 +29,11 @@ class WorkerCompiler:
     def compiled(self, function: Callable[P, T], *, any_size: bool = False) -> Callable[P, T]:
         """Return this worker's compiled version of `function`, a plain function that returns tensors or plain tuples.
 
-        Shapes are static, each compiled on its own, unless `any_size` asks for one version that fits all sizes.
+        Each shape is compiled separately; with `any_size`, one version serves all sizes.
 
-        `function` must compile to one graph: functions called after a graph break, or to construct a named tuple, have
-        code objects that workers share. `fullgraph=True` would check this, but torch 2.13 keeps its state in globals of
-        the process, which is another race; a test checks it instead.
+        `function` must compile to a single graph: functions called after a graph break, or to construct a named tuple,
+        have code objects that workers share. A test checks this. `fullgraph=True` would check it too, but torch 2.13
+        keeps its state in process globals, which is another race.
         """
         key = (function, any_size)
         if key not in self._versions:
@@ -43,9 +43,10 @@ class WorkerCompiler:
 
 
 def with_own_code(function: Callable[P, T]) -> Callable[P, T]:
-    """Copy `function` with a code object of its own.
+    """Return a copy of `function` with its own code object.
 
-    Raises TypeError for a decorated function: its inner function would still be shared.
+    Raises:
+        TypeError: `function` is decorated, so its inner function would still be shared.
     """
     if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
         raise TypeError(f"{function!r} is not a plain function; apply decorators to its caller")
@@ -56,6 +57,6 @@ def with_own_code(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def install_guards() -> None:
-    """Guard FX tracing and Triton's autotuner; harmless when repeated. Call before the first compilation."""
+    """Guard FX tracing and Triton's autotuner; idempotent. Call before the first compilation."""
     guard_tracing()
     serialise_autotuner()

@@ -1,1 +1,1 @@
-"""The configuration of a run and everything that follows from it before torch is imported."""
+"""Configuration of a run, and everything derived from it without torch."""

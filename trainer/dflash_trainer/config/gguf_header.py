@@ -1,4 +1,4 @@
-"""The header of a GGUF file: key-value pairs and tensor shapes, without the weights."""
+"""Header of a GGUF file: key-value pairs and tensor shapes, without the weights."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """`values` by key (arrays are left out), `tensors` by name, each a shape with the fastest dimension first."""
+    """`values` by key, without arrays; `tensors` are shapes by name, fastest dimension first."""
 
     values: dict[str, Any]
     tensors: dict[str, tuple[int, ...]]
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Read the header. Raises InputError when the file is no GGUF or is cut short."""
+    """Read the header. Raises InputError when the file is not GGUF or is truncated."""
     try:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
-                raise InputError(f"{path}: not a GGUF file", "fetch the weights again")
+                raise InputError(f"{path}: not a GGUF file", "download the weights again")
             _version, tensors, pairs = _unpack(file, "<IQQ")
             values = {key: value for key, value in (_pair(file) for _ in range(pairs)) if value is not None}
             return GgufHeader(values, dict(_tensor(file) for _ in range(tensors)))
     except (OSError, struct.error, UnicodeDecodeError, KeyError, OverflowError) as error:
-        raise InputError(f"{path}: the GGUF header cannot be read ({error})", "fetch the weights again") from error
+        raise InputError(f"{path}: the GGUF header cannot be read ({error})", "download the weights again") from error
 
 
 def _unpack(file: BinaryIO, layout: str) -> tuple[Any, ...]:
@@ -42,7 +42,7 @@ def _string(file: BinaryIO) -> str:
     (length,) = _unpack(file, "<Q")
     data = file.read(length)
     if len(data) != length:
-        raise struct.error("cut short")
+        raise struct.error("truncated")
     return data.decode("utf-8", errors="replace")
 
 

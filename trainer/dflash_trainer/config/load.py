@@ -1,4 +1,4 @@
-"""Reads a TOML file and `--set section.key=value` into `Config`, refusing what it does not know."""
+"""Loading of a TOML file and `--set section.key=value` options into `Config`; unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def _read_tables(file: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def config_from_dict(tables: Mapping[str, Any], *, base: Path) -> Config:
-    """Build a Config from nested plain values; relative paths are taken from `base`."""
+    """Build a Config from nested plain values; relative paths are resolved against `base`. Raises ConfigError."""
     sections = typing.get_type_hints(Config)
     for name, table in tables.items():
         if name not in sections:
             raise ConfigError(name, table, "unknown section", _suggest(name, sections))
         if not isinstance(table, Mapping):
-            raise ConfigError(name, table, "not a section", f"write it as [{name}] with keys below")
+            raise ConfigError(name, table, "not a section", f"write [{name}] with its keys below")
     built = {name: _section(kind, name, tables.get(name, {}), base) for name, kind in sections.items()}
     return Config(**built)
 
@@ -68,18 +68,19 @@ def _read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError("--config", str(file), error.strerror or "unreadable", "name a TOML file") from error
+        reason = error.strerror or "cannot be read"
+        raise ConfigError("--config", str(file), reason, "give the path of a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("--config", str(file), f"not TOML ({error})", "correct that line") from error
+        raise ConfigError("--config", str(file), f"not valid TOML ({error})", "correct that line") from error
 
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         tables = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError("--config", str(file), error.strerror or "unreadable", "name a TOML file") from error
+        raise ConfigError("--config", str(file), error.strerror or "cannot be read", "check the path") from error
     except ValueError as error:
-        raise ConfigError("--config", str(file), f"not JSON ({error})", "launch the run again") from error
+        raise ConfigError("--config", str(file), f"not valid JSON ({error})", "launch the run again") from error
     if not isinstance(tables, dict):
         raise ConfigError("--config", str(file), "not a JSON object", "launch the run again")
     return tables
@@ -89,15 +90,15 @@ def _apply_override(tables: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     section, dot, name = key.strip().partition(".")
     if not (equals and dot and section and name):
-        raise ConfigError("--set", override, "not section.key=value", "write it as --set optimizer.lr=3e-4")
+        raise ConfigError("--set", override, "not section.key=value", "write for example --set optimizer.lr=3e-4")
     table = tables.setdefault(section, {})
     if not isinstance(table, dict):
-        raise ConfigError(section, table, "not a section", f"write it as [{section}] with keys below")
+        raise ConfigError(section, table, "not a section", f"write [{section}] with its keys below")
     table[name] = _override_value(text.strip())
 
 
 def _override_value(text: str) -> Any:
-    """A TOML value; anything else is taken as a string, so that paths need no quotes."""
+    """Parse a TOML value; anything else is a string, so that paths need no quotes."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -119,17 +120,17 @@ def _section(kind: Any, section: str, table: Mapping[str, Any], base: Path) -> A
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in values:
-            raise ConfigError(f"{section}.{name}", None, "missing", f"set {name} under [{section}]")
+            raise ConfigError(f"{section}.{name}", None, "missing", f"set {name} in section [{section}]")
     return kind(**values)
 
 
 def _convert(key: str, value: Any, hint: Any) -> Any:
-    """Check `value` against a field's type; lists become tuples, whole numbers may stand for floats."""
+    """Check `value` against the type of a field; lists become tuples, and integers become floats where needed."""
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         choices = typing.get_args(hint)
         if value not in choices:
-            raise ConfigError(key, value, "not one of the choices", "use " + ", ".join(map(str, choices)))
+            raise ConfigError(key, value, "not a valid choice", "use one of " + ", ".join(map(str, choices)))
         return value
     if origin in (tuple, types.GenericAlias):
         if not isinstance(value, (list, tuple)):
@@ -138,14 +139,14 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise ConfigError(key, value, f"not {_article(hint)}", f"write {_article(hint)}")
+        raise ConfigError(key, value, f"not {_type_name(hint)}", f"use {_type_name(hint)}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(key, value, "not a finite number", "write a finite number")
+        raise ConfigError(key, value, "not a finite number", "use a finite number")
     return value
 
 
-def _article(hint: Any) -> str:
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[hint]
+def _type_name(hint: Any) -> str:
+    return {int: "an integer", float: "a number", bool: "true or false", str: "a string"}[hint]
 
 
 def _resolve(path: str, base: Path) -> str:

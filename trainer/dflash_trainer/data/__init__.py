@@ -1,1 +1,1 @@
-"""Tokenized completions on disk to batches of fixed shapes."""
+"""Tokenized completions on disk, read into batches of fixed shapes."""

@@ -1,4 +1,4 @@
-"""A Hugging Face dataset folder of `input_ids` and `loss_mask`, memory-mapped and checked file by file."""
+"""Memory-mapped Hugging Face datasets with the columns `input_ids` and `loss_mask`; each file is checked on opening."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import pyarrow as pa
 from dflash_trainer.errors import InputError
 
 _SCHEMA = pa.schema([("id", pa.string()), ("input_ids", pa.list_(pa.int32())), ("loss_mask", pa.list_(pa.int8()))])
-_FINGERPRINTED = 1024
+_FINGERPRINT_SAMPLES = 1024
 
 
 @dataclass(frozen=True)
 class StoredSample:
-    """One sample as stored: ids and mask of equal length."""
+    """One sample as stored: ids and mask of equal length [length]."""
 
     input_ids: np.ndarray
     loss_mask: np.ndarray
 
 
 class ArrowSamples:
-    """Random access to the samples of a dataset folder; nothing is copied into memory."""
+    """Random access to the samples of a dataset folder, without loading them into memory."""
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
         self._tables = tables
@@ -36,11 +36,11 @@ class ArrowSamples:
 
     @classmethod
     def open(cls, folder: Path) -> ArrowSamples:
-        """Map every Arrow file of `folder` and check it. Raises InputError naming the damaged file."""
+        """Map and check every Arrow file of `folder`. Raises InputError that names the damaged file."""
         files = _data_files(folder)
         samples = cls([_open_file(file) for file in files])
         if not len(samples):
-            raise InputError(f"{folder}: the dataset is empty", "run prepare again")
+            raise InputError(f"{folder}: the dataset is empty", "create it again with the prepare command")
         return samples
 
     def __len__(self) -> int:
@@ -53,15 +53,15 @@ class ArrowSamples:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash over every length and over the content of up to 1024 samples, spread evenly; files do not count."""
+        """Hash of all lengths and of up to 1024 evenly spaced samples; independent of the split into files."""
         digest = hashlib.sha256(self.lengths.tobytes())
-        for index in np.linspace(0, len(self) - 1, min(len(self), _FINGERPRINTED)).astype(int).tolist():
+        for index in np.linspace(0, len(self) - 1, min(len(self), _FINGERPRINT_SAMPLES)).astype(int).tolist():
             stored = self[index]
             digest.update(stored.input_ids.astype(np.int64).tobytes() + stored.loss_mask.astype(np.int64).tobytes())
         return digest.hexdigest()[:16]
 
     def token_counts(self) -> tuple[int, int]:
-        """All tokens, and those with a loss."""
+        """Return the number of tokens, and the number of supervised tokens."""
         supervised = 0
         for table in self._tables:
             for chunk in table["loss_mask"].chunks:
@@ -78,27 +78,29 @@ def write_samples(file: Path, rows: Iterable[tuple[str, Sequence[int], Sequence[
 
 
 def _data_files(folder: Path) -> list[Path]:
-    """Files in the dataset's own order; each must be there."""
+    """Return the Arrow files in the order of the dataset; all must exist."""
     state = folder / "state.json"
     if not folder.is_dir():
         raise InputError(
-            f"data.path = {str(folder)!r}: no such folder", "make the dataset with prepare, or correct data.path"
+            f"data.path = {str(folder)!r}: no such folder",
+            "create the dataset with the prepare command, or correct data.path",
         )
     if state.is_file():
         try:
             files = [folder / entry["filename"] for entry in json.loads(state.read_text())["_data_files"]]
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{state}: unreadable ({error})", "copy the dataset again") from error
+            raise InputError(f"{state}: cannot be read ({error})", "copy the dataset again") from error
     else:
         files = sorted(folder.glob("*.arrow"))
     missing = [str(file) for file in files if not file.is_file()]
     if missing or not files:
-        raise InputError(f"{folder}: missing {', '.join(missing) or 'any .arrow file'}", "copy the dataset again")
+        problem = f"missing files: {', '.join(missing)}" if missing else "no .arrow file"
+        raise InputError(f"{folder}: {problem}", "copy the dataset again")
     return files
 
 
 def _open_file(file: Path) -> pa.Table:
-    """Map one file (stream or file format) and check that its columns are whole and fit together."""
+    """Map one file (stream or file format) and check that its columns are complete and consistent."""
     try:
         source = pa.memory_map(str(file))
         try:
@@ -110,7 +112,7 @@ def _open_file(file: Path) -> pa.Table:
         _check_columns(file, table)
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
         raise InputError(
-            f"{file}: damaged or cut short ({str(error).splitlines()[0]})", "copy this file again"
+            f"{file}: damaged or truncated ({str(error).splitlines()[0]})", "copy this file again"
         ) from error
     return table
 
@@ -118,14 +120,19 @@ def _open_file(file: Path) -> pa.Table:
 def _check_columns(file: Path, table: pa.Table) -> None:
     for name in ("input_ids", "loss_mask"):
         if name not in table.column_names:
-            raise InputError(f"{file}: no column {name}", "make the dataset with prepare")
+            raise InputError(f"{file}: no column {name}", "create the dataset with the prepare command")
         kind = table[name].type
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-            raise InputError(f"{file}: column {name} is {kind}, not a list", "make the dataset with prepare")
+            raise InputError(
+                f"{file}: column {name} is {kind}, not a list", "create the dataset with the prepare command"
+            )
     lengths, masks = _lengths(table["input_ids"]), _lengths(table["loss_mask"])
     if not np.array_equal(lengths, masks):
         row = int(np.flatnonzero(lengths != masks)[0])
-        raise InputError(f"{file}: row {row} has {lengths[row]} ids and {masks[row]} mask values", "run prepare again")
+        raise InputError(
+            f"{file}: row {row} has {lengths[row]} ids and {masks[row]} mask values",
+            "create the dataset again with the prepare command",
+        )
     if len(lengths) and lengths.min() < 0:
         raise InputError(f"{file}: damaged (a negative length)", "copy this file again")
 

@@ -1,6 +1,6 @@
-"""Tokens of a planned batch in one fixed shape, padding masked, unusable samples left empty."""
+"""Padded token batches of fixed shape; rows of unusable samples are empty."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from dflash_trainer.data.plan import PlannedBatch
 
 @dataclass(frozen=True)
 class Batch:
-    """What a target worker takes; its shape depends on the bucket alone."""
+    """Input of a target worker; its shape depends only on the bucket."""
 
     planned: PlannedBatch
     input_ids_BL: Tensor
-    """int64, 0 where padded."""
+    """int64; 0 in padding."""
     loss_mask_BL: Tensor
-    """int64, 1 on answers; 0 on padding and on the rows of unusable samples."""
+    """int64; 1 on supervised tokens, 0 in padding and in rows of unusable samples."""
     lengths_B: Tensor
-    """int64; 1 for an empty row, whose one token has no loss."""
+    """int64; 1 for an empty row, whose single token is not supervised."""
     tokens: int
-    """Tokens that are not padding."""
+    """Number of tokens that are not padding."""
     unusable: tuple[int, ...]
-    """Ids of the samples left out."""
+    """Ids of the skipped samples."""
 
 
 def read_batch(samples: ArrowSamples, planned: PlannedBatch, *, rows: int, vocab_size: int) -> Batch:
-    """Read and pad; a sample without two answer tokens in a row, or with ids outside the vocabulary, is left out."""
+    """Read the samples of a planned batch and pad them to [rows, bucket].
+
+    A sample without two adjacent supervised tokens, or with ids outside the vocabulary, is skipped.
+    """
     ids = np.zeros((rows, planned.bucket), np.int64)
     mask = np.zeros((rows, planned.bucket), np.int64)
     lengths = np.ones(rows, np.int64)

@@ -1,7 +1,7 @@
-"""Which samples make which batch: a pure function of lengths, buckets, seed and epoch.
+"""Assignment of samples to batches: a pure function of sample lengths, buckets, seed and epoch.
 
-Batches are numbered from 0 through all epochs. Every sample stands in one batch of each epoch; the last batch of a
-bucket may have empty rows. A number is all that a resumed run needs to go on.
+Batches are numbered from 0 across all epochs, so a resumed run needs only the number of the next batch. Every sample
+is in exactly one batch per epoch; the last batch of a bucket may have empty rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PlannedBatch:
 
 
 class BatchPlan:
-    """The endless sequence of batches over a dataset whose samples have `lengths`."""
+    """Endless sequence of batches over a dataset with the given sample lengths."""
 
     def __init__(self, lengths: np.ndarray, data: DataConfig, *, shuffle: bool = True) -> None:
         self._data = data
@@ -37,7 +37,7 @@ class BatchPlan:
         self._batches: list[tuple[int, tuple[int, ...]]] = []
 
     def batch(self, number: int) -> PlannedBatch:
-        """Batch `number`; cheap when numbers are asked for in order."""
+        """Return batch `number`; cheap when called in ascending order."""
         epoch, index = divmod(number, self.batches_per_epoch)
         if epoch != self._epoch:
             self._batches, self._epoch = self._plan_epoch(epoch), epoch
@@ -45,7 +45,7 @@ class BatchPlan:
         return PlannedBatch(number, epoch, bucket, ids)
 
     def _plan_epoch(self, epoch: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Shuffle the samples, fill each bucket in that order, shuffle the batches."""
+        """Shuffle the samples, fill the batches of each bucket in that order, then shuffle the batches."""
         random = np.random.Generator(np.random.PCG64([self._data.seed, epoch]))
         count = len(self._bucket_of)
         order = random.permutation(count) if self._shuffle else np.arange(count)

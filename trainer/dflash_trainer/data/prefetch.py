@@ -1,4 +1,4 @@
-"""Reads batches ahead of the target workers."""
+"""Background reading of batches, ahead of the target workers."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from dflash_trainer.data.stream import Work
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """Work with its tokens."""
+class LoadedBatch:
+    """A work item with its tokens."""
 
     work: Work
     batch: Batch
 
 
 class Prefetcher:
-    """Reads `loaded` ahead, `depth` batches. Owner: Pipeline. Thread: one. Stops on close(), which joins.
+    """Reads up to `depth` batches ahead from `loaded` in one thread, which close() joins. Owner: Pipeline.
 
-    An error in the thread is raised by the next take().
+    An error in the thread is raised by take() once the batches read before it are consumed.
     """
 
-    def __init__(self, loaded: Iterator[Loaded], *, depth: int) -> None:
+    def __init__(self, loaded: Iterator[LoadedBatch], *, depth: int) -> None:
         self._loaded = loaded
         self._depth = depth
-        self._ready: deque[Loaded] = deque()
+        self._ready: deque[LoadedBatch] = deque()
         self._changed = threading.Condition()
         self._finished = self._closed = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._read, name="prefetch", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the reading thread."""
         self._thread.start()
 
-    def take(self) -> Loaded | None:
-        """The next batch, in order; None after the last one or after close()."""
+    def take(self) -> LoadedBatch | None:
+        """Return the next batch in order; None after the last one or after close()."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._finished or self._closed)
             if self._closed:
@@ -53,7 +53,7 @@ class Prefetcher:
             return None
 
     def close(self) -> None:
-        """Stop reading, wake whoever waits, join."""
+        """Stop reading, wake waiting threads and join the reading thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

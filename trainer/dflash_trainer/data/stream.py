@@ -1,6 +1,6 @@
-"""The order in which a run consumes batches: training steps, with evaluations between them.
+"""Order in which a run consumes batches: training steps with evaluations in between.
 
-Everything is numbered, so whatever the threads do, batch k of a step always goes to the same drafter.
+All work is numbered, so batch k of a step goes to the same drafter regardless of thread timing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dflash_trainer.data.plan import BatchPlan, PlannedBatch
 
 @dataclass(frozen=True)
 class Work:
-    """One batch on its way: `turn` counts a drafter's batches since the start of this process."""
+    """One batch assigned to a drafter; `turn` counts the batches of that drafter since the process started."""
 
     kind: Literal["train", "evaluate"]
     step: int
@@ -25,7 +25,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamShape:
-    """Consumers of batches: nodes, this node's rank, drafters per node, and batches per drafter and step."""
+    """Division of the work: nodes, rank of this node, drafters per node, batches per drafter and step."""
 
     nodes: int = 1
     rank: int = 0
@@ -34,13 +34,13 @@ class StreamShape:
 
     @property
     def batches_per_step(self) -> int:
-        """Batches of one optimizer step over all nodes."""
+        """Batches per optimizer step over all nodes."""
         return self.nodes * self.drafters * self.accumulate
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamRange:
-    """From which step and batch to which step; evaluation each `evaluate_every` steps (0: never)."""
+    """First and last step, first batch, and steps between evaluations (0: no evaluation)."""
 
     first_step: int
     last_step: int
@@ -51,7 +51,7 @@ class StreamRange:
 def work_stream(
     train: BatchPlan, evaluation: BatchPlan | None, shape: StreamShape, span: StreamRange
 ) -> Iterator[Work]:
-    """This box's batches in the order that they are consumed."""
+    """Yield the batches of this node in the order of consumption."""
     turns = [0] * shape.drafters
     for step in range(span.first_step, span.last_step + 1):
         base = span.next_batch + (step - span.first_step) * shape.batches_per_step
@@ -67,12 +67,12 @@ def work_stream(
 
 
 def evaluates_at(step: int, span: StreamRange) -> bool:
-    """Whether held-out data is measured after this step; the last step always is."""
+    """Return True when an evaluation follows this step; one always follows the last step."""
     return span.evaluate_every > 0 and (step % span.evaluate_every == 0 or step == span.last_step)
 
 
 def evaluation_batches(plan: BatchPlan, shape: StreamShape) -> Iterator[tuple[int, PlannedBatch]]:
-    """(drafter, batch) pairs of this box's part of one evaluation."""
+    """Yield (drafter, batch) for this node's share of one evaluation."""
     mine = range(shape.rank, plan.batches_per_epoch, shape.nodes)
     for index, number in enumerate(mine):
         yield index % shape.drafters, plan.batch(number)

@@ -1,6 +1,6 @@
 """The drafter with a KV cache for one sequence: hidden states of the target in, a drafted block out."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from dflash_trainer.evaluate.kv_cache import KVCache, consecutive_positions
 from dflash_trainer.loss.head import HeadProducts
-from dflash_trainer.model.layer import DecoderLayer, LayerWeights, keys_and_values, mix_and_feed, queries, rms_norm
+from dflash_trainer.model.layer import DecoderLayer, LayerWeights, keys_and_values, output_and_mlp, queries, rms_norm
 from dflash_trainer.model.rope import rope_tables
 from dflash_trainer.pipeline.warmup import DrafterSite
 
@@ -97,7 +97,7 @@ def _project(
 
 
 def _finish(x: Tensor, mixed: Tensor, w: LayerWeights, eps: float) -> Tensor:
-    return mix_and_feed(x, mixed.transpose(1, 2), w, eps)
+    return output_and_mlp(x, mixed.transpose(1, 2), w, eps)
 
 
 def _weights(layer: torch.nn.Module) -> LayerWeights:

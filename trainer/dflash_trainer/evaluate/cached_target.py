@@ -1,6 +1,6 @@
 """All layers of the target with a KV cache for one sequence: token ids in, logits and captured states out."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DeltaNetCache:
 
 
 class CachedTarget:
-    """One sequence through all layers of a target loaded with `whole=True`. Used by one thread."""
+    """One sequence through all layers of a target loaded with `all_layers=True`. Used by one thread."""
 
     def __init__(self, target: Target, capacity: int) -> None:
         assert len(target.weights.layers) == target.shape.num_layers, "decoding needs the whole target"

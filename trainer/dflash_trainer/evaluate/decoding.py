@@ -1,6 +1,6 @@
 """Greedy decoding of one sequence with and without the drafter, through the same layers and caches."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def evaluate(job: EvaluationJob, config: Config) -> dict[str, Any]:
     compilation.configure_thread(len(config.data.buckets) + 2)
     print(f"evaluating {trained.name} of {trained.folder.parent} against {config.target.path}", flush=True)
     device = config.target.devices[0]
-    target = load_target(config, device, whole=job.prompts > 0)
+    target = load_target(config, device, all_layers=job.prompts > 0)
     site = place_drafter(config, target, device)
     head = PlainHead(site.head) if isinstance(site.head, Tensor) else site.head
     held_out = measure_held_out(config, target, site, head)

@@ -1,6 +1,6 @@
 """Accept length and acceptance per position on held-out text; all blocks of a batch are drafted at once."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ class _Sums:
         self.loss, self.weight, self.blocks, self.accepted = torch.zeros(4, dtype=torch.float64, device=device)
         self.correct, self.leading, self.supervised = torch.zeros(3, slots, dtype=torch.float64, device=device)
 
-    def add(self, *, loss: Tensor, weight: Tensor, correct_NW: Tensor, supervised_NW: Tensor, valid_N: Tensor) -> None:
-        leading_NW = correct_NW.long().cumprod(-1)
+    def add(self, *, loss: Tensor, weight: Tensor, correct_AW: Tensor, supervised_AW: Tensor, valid_A: Tensor) -> None:
+        leading_AW = correct_AW.long().cumprod(-1)
         self.loss += loss
         self.weight += weight
-        self.blocks += valid_N.sum()
-        self.accepted += ((leading_NW.sum(-1) + 1) * valid_N).sum()
-        self.correct += correct_NW.sum(0)
-        self.leading += leading_NW.sum(0)
-        self.supervised += supervised_NW.sum(0)
+        self.blocks += valid_A.sum()
+        self.accepted += ((leading_AW.sum(-1) + 1) * valid_A).sum()
+        self.correct += correct_AW.sum(0)
+        self.leading += leading_AW.sum(0)
+        self.supervised += supervised_AW.sum(0)
 
     def result(self, samples: int) -> HeldOut:
         supervised = self.supervised.clamp(min=1)
@@ -104,11 +104,11 @@ def _measure_batch(
     ids_BU = block_inputs(ids_BL, anchors_BN, valid_BN, mask_token=shape.mask_token_id)
     hidden = site.drafter(functional.embedding(ids_BU, site.embed), states_BLX, anchors_BN, valid_BN)
     labels_BNW, supervised_BNW = block_labels(ids_BL, mask_BL, anchors_BN, valid_BN, block=block)
-    supervised_NW = supervised_BNW.flatten(0, 1)
+    supervised_AW = supervised_BNW.flatten(0, 1)
     result = head_loss(
         hidden.flatten(0, 1),
         labels_BNW.flatten(),
-        supervised_NW.flatten(),
+        supervised_AW.flatten(),
         head,
         weight_rule(objective, block),
         slots=block - 1,
@@ -116,8 +116,8 @@ def _measure_batch(
     )
     sums.add(
         loss=result.total,
-        weight=(supervised_NW if objective.kind == "dpace" else result.weights).sum(),
-        correct_NW=result.correct,
-        supervised_NW=supervised_NW,
-        valid_N=valid_BN.flatten(),
+        weight=(supervised_AW if objective.kind == "dpace" else result.weights).sum(),
+        correct_AW=result.correct,
+        supervised_AW=supervised_AW,
+        valid_A=valid_BN.flatten(),
     )

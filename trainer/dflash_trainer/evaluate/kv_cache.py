@@ -1,6 +1,6 @@
 """KV cache of one sequence in tensors of fixed size, so that every decoding step has the same shapes."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training objective: weights of slots, the frozen head with its loss, and what is measured on the way."""
+"""The training objective: slot weights, the frozen head with its cross-entropy, and acceptance metrics."""
 
 from dflash_trainer.loss.loss import LossOutput, draft_loss
 

@@ -1,6 +1,6 @@
-"""How many tokens one verification step of the target would yield, and how often each slot is right."""
+"""Simulated acceptance length, and accuracy per slot."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 
-def accept_length(correct_NW: Tensor, valid_N: Tensor) -> Tensor:
-    """Mean over valid blocks of 1 + the number of leading right slots: what a server calls acceptance length.
+def accept_length(correct_AW: Tensor, valid_A: Tensor) -> Tensor:
+    """Return the mean over valid blocks of 1 + the number of leading correct slots, as servers report it; a scalar.
 
-    A slot that is not supervised counts as wrong, so blocks at the end of an answer are short. 0 without blocks.
+    Slots that are not supervised count as wrong, which shortens blocks at the end of an answer. 0 without blocks.
     """
-    leading_N = correct_NW.long().cumprod(-1).sum(-1) + 1
-    return (leading_N * valid_N).sum() / valid_N.sum().clamp(min=1)
+    accepted_A = correct_AW.long().cumprod(-1).sum(-1) + 1
+    return (accepted_A * valid_A).sum() / valid_A.sum().clamp(min=1)
 
 
-def accuracy_per_slot(correct_NW: Tensor, supervised_NW: Tensor) -> Tensor:
-    """Part of the supervised tokens each slot predicts, [W] for slots 1..B-1; NaN where a slot had none."""
-    counted = supervised_NW.sum(0)
-    right = (correct_NW & supervised_NW).sum(0)
-    return torch.where(counted > 0, right / counted, torch.nan)
+def accuracy_per_slot(correct_AW: Tensor, supervised_AW: Tensor) -> Tensor:
+    """Return the fraction of supervised tokens predicted correctly, [W]; NaN for a slot without supervised tokens."""
+    supervised_W = supervised_AW.sum(0)
+    correct_W = (correct_AW & supervised_AW).sum(0)
+    return torch.where(supervised_W > 0, correct_W / supervised_W, torch.nan)

@@ -1,11 +1,11 @@
-"""The frozen head and its cross-entropy, a few rows at a time, with the gradient made in the forward pass.
+"""Frozen head and cross-entropy in chunks of rows; the forward pass computes the gradient as well.
 
-Logits of a whole batch would be gigabytes. A chunk's logits give its losses, then its weights, then, in place of
-the logits, the gradient, which one product turns into the gradient of the hidden states. The head is frozen, so
-nothing else is needed and the backward pass only scales what is already there.
+The logits of a whole batch would take gigabytes. Each chunk of logits yields its losses and slot weights and is then
+overwritten with the gradient of the logits, which one matmul turns into the gradient of the hidden states. The head is
+frozen, so this is the only gradient needed, and the backward pass merely scales it.
 """
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -19,32 +19,36 @@ from torch.nn import functional
 from dflash_trainer.loss.vocabulary import logits_gradient_, row_terms
 
 WeightRule = Callable[[Tensor, Tensor], Tensor]
-"""(log-probability of the right token, supervised), both [blocks, W], to the weights of the slots."""
+"""(log-probability of the label, supervised), both [A, W], to slot weights [A, W]."""
 
 
 class HeadProducts(Protocol):
-    """The two matrix products with the frozen head."""
+    """The two matmuls with the frozen head."""
 
-    def logits(self, hidden_MD: Tensor) -> Tensor: ...
+    def logits(self, hidden_MD: Tensor) -> Tensor:
+        """Return logits [M, V] of hidden states."""
 
-    def input_gradient(self, gradient_MV: Tensor) -> Tensor: ...
+    def input_gradient(self, gradient_MV: Tensor) -> Tensor:
+        """Return the gradient of the hidden states, [M, D], from that of the logits."""
 
 
 class PlainHead:
-    """Products in the head's own type."""
+    """Matmuls in the dtype of the head."""
 
     def __init__(self, weight_VD: Tensor) -> None:
         self.weight_VD = weight_VD
 
     def logits(self, hidden_MD: Tensor) -> Tensor:
+        """Return logits [M, V] of hidden states."""
         return functional.linear(hidden_MD, self.weight_VD)
 
     def input_gradient(self, gradient_MV: Tensor) -> Tensor:
+        """Return the gradient of the hidden states, [M, D], from that of the logits."""
         return gradient_MV @ self.weight_VD
 
 
 class HeadLoss(NamedTuple):
-    """Sum of weighted losses (differentiable) and what was seen on the way, [M/W, W] each."""
+    """Differentiable sum of the weighted losses; slot weights and correct predictions, each [A, W]."""
 
     total: Tensor
     weights: Tensor
@@ -61,12 +65,16 @@ def head_loss(
     slots: int,
     chunk: int,
 ) -> HeadLoss:
-    """Weighted cross-entropy summed over all rows.
+    """Return the weighted cross-entropy, summed over all rows.
 
     Args:
-        rule: gives the weights of a chunk's blocks; it is called once for each chunk of whole blocks.
-        slots: W, rows of one block.
-        chunk: most rows of logits held at once; chunks are whole blocks and as equal as can be.
+        hidden_MD: hidden states of the predicted slots.
+        labels_M: tokens to predict.
+        supervised_M: True where a prediction counts.
+        head: matmuls with the frozen head.
+        rule: returns the slot weights; called once per chunk.
+        slots: W.
+        chunk: maximum rows of logits in memory; chunks consist of whole blocks and are nearly equal in size.
     """
     rows = rows_per_chunk(hidden_MD.shape[0], slots=slots, chunk=chunk)
     total, weights, correct = _HeadLoss.apply(hidden_MD, labels_M, supervised_M, head, rule, slots, rows)
@@ -74,7 +82,7 @@ def head_loss(
 
 
 def rows_per_chunk(rows: int, *, slots: int, chunk: int) -> int:
-    """Rows of a chunk of whole blocks, at most `chunk` (but at least one block); equal chunks compile once."""
+    """Return the rows per chunk: whole blocks, at most `chunk` rows or one block; equal chunks compile once."""
     blocks = rows // slots
     most = max(1, chunk // slots)
     chunks = max(1, -(-blocks // most))
@@ -82,7 +90,7 @@ def rows_per_chunk(rows: int, *, slots: int, chunk: int) -> int:
 
 
 class _HeadLoss(torch.autograd.Function):
-    """Computes the hidden states' gradient in forward and hands it out, scaled, in backward."""
+    """Computes the gradient of the hidden states in forward and scales it in backward."""
 
     @staticmethod
     def forward(
@@ -95,8 +103,7 @@ class _HeadLoss(torch.autograd.Function):
         slots: int,
         rows: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        wanted = ctx.needs_input_grad[0]
-        gradient_MD = torch.empty_like(hidden_MD) if wanted else None
+        gradient_MD = torch.empty_like(hidden_MD) if ctx.needs_input_grad[0] else None
         total = torch.zeros((), dtype=torch.float32, device=hidden_MD.device)
         weights, correct = [], []
         for start in range(0, hidden_MD.shape[0], rows):
@@ -110,7 +117,7 @@ class _HeadLoss(torch.autograd.Function):
             if gradient_MD is not None:
                 gradient_MV = logits_gradient_(logits_MV, labels_M[part], lse, weight.flatten())
                 gradient_MD[part] = head.input_gradient(gradient_MV)
-                del gradient_MV  # the same memory; the next chunk's logits come beside what is still named
+                del gradient_MV  # a second name for the logits: free both before the next chunk
             del logits_MV
         if gradient_MD is not None:
             ctx.save_for_backward(gradient_MD)

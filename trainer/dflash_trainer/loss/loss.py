@@ -1,6 +1,6 @@
-"""The objective of a batch: noise, draft, frozen head, weighted cross-entropy."""
+"""Objective of a batch: noise, drafter, frozen head, weighted cross-entropy."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """What a batch gave; tensors stay on the device, so reading one waits for it.
+    """Loss and metrics of a batch, as tensors on the device: reading one synchronizes.
 
-    `loss` is a mean: the sum over slots divided by `weight`. To average over workers, weight by `weight`.
+    `loss` is the sum over slots divided by `weight`. To average over workers, weight each loss by its `weight`.
     """
 
     loss: Tensor
@@ -49,25 +49,32 @@ def draft_loss(
     *,
     generator: torch.Generator | None = None,
 ) -> LossOutput:
-    """Draft every block and compare with the text.
+    """Draft every block and compare the predictions with the text.
 
     Args:
-        embed_weight, head_weight: the target's, frozen, [V, D], in the drafter's type and on its device; the head
-            may also be prepared products (`prepared_head`).
-        anchors_BN, valid_BN: as `draw_anchors` gives them.
-        generator: source of the noise; needed when objective.noise_std is above 0.
+        drafter: the model to train.
+        embed_weight: the target's frozen embedding, [V, D], in the drafter's dtype and on its device.
+        head_weight: the target's frozen head, [V, D], or the result of `prepare_head`.
+        states_BLX: hidden states of the captured layers.
+        input_ids_BL: tokens of the batch.
+        loss_mask_BL: nonzero where a token is supervised.
+        anchors_BN: positions of the anchors, from `draw_anchors`.
+        valid_BN: False for padding blocks.
+        objective: the [objective] section.
+        generator: source of the noise; required when objective.noise_std is above 0.
+
     Returns:
-        the loss, differentiable with respect to the drafter's parameters, and measures. A batch without
-        supervised slots gives loss 0 and weight 0.
+        The loss, differentiable with respect to the drafter's parameters, and metrics. A batch without supervised
+        slots has loss 0 and weight 0.
     """
     block = drafter.shape.block_size
     head = PlainHead(head_weight) if isinstance(head_weight, Tensor) else head_weight
     states_BLX = with_noise(states_BLX, objective.noise_std, generator)
-    ids = block_inputs(input_ids_BL, anchors_BN, valid_BN, mask_token=drafter.shape.mask_token_id)
-    hidden_BMD = drafter(functional.embedding(ids, embed_weight), states_BLX, anchors_BN, valid_BN)
+    ids_BU = block_inputs(input_ids_BL, anchors_BN, valid_BN, mask_token=drafter.shape.mask_token_id)
+    hidden_MD = drafter(functional.embedding(ids_BU, embed_weight), states_BLX, anchors_BN, valid_BN).flatten(0, 1)
     labels_BNW, supervised_BNW = block_labels(input_ids_BL, loss_mask_BL, anchors_BN, valid_BN, block=block)
     result = head_loss(
-        hidden_BMD.flatten(0, 1),
+        hidden_MD,
         labels_BNW.flatten(),
         supervised_BNW.flatten(),
         head,
@@ -75,38 +82,38 @@ def draft_loss(
         slots=block - 1,
         chunk=objective.head_chunk,
     )
-    supervised = supervised_BNW.flatten(0, 1)
-    weight = (supervised if objective.kind == "dpace" else result.weights).sum(dtype=torch.float32)
+    supervised_AW = supervised_BNW.flatten(0, 1)
+    weight = (supervised_AW if objective.kind == "dpace" else result.weights).sum(dtype=torch.float32)
     return LossOutput(
         loss=result.total / weight.clamp(min=torch.finfo(torch.float32).tiny),
         weight=weight,
         accept_len=accept_length(result.correct, valid_BN.flatten()),
-        accuracy_per_slot=accuracy_per_slot(result.correct, supervised),
+        accuracy_per_slot=accuracy_per_slot(result.correct, supervised_AW),
     )
 
 
-def prepared_head(head_weight: Tensor, objective: ObjectiveConfig, compiler: WorkerCompiler) -> HeadProducts:
-    """The head's matrix products in the configured precision; make it once a worker."""
+def prepare_head(head_weight: Tensor, objective: ObjectiveConfig, compiler: WorkerCompiler) -> HeadProducts:
+    """Return the matmuls with the head in the configured precision; called once per worker."""
     return Fp8Head(head_weight, compiler) if objective.head_precision == "fp8" else PlainHead(head_weight)
 
 
 def weight_rule(objective: ObjectiveConfig, block: int) -> WeightRule:
-    """The configured weights as a function of a chunk's log-probabilities and supervision."""
+    """Return the configured slot weights as a function of log-probabilities and supervision."""
     if objective.kind == "dpace":
         return partial(_dpace_rule, alpha=objective.alpha)
     return partial(_decay_rule, gamma=objective.resolved_gamma(block))
 
 
-def _decay_rule(log_q: Tensor, supervised: Tensor, *, gamma: float) -> Tensor:
-    return decay_weights(supervised, gamma)
+def _decay_rule(log_q_AW: Tensor, supervised_AW: Tensor, *, gamma: float) -> Tensor:
+    return decay_weights(supervised_AW, gamma)
 
 
-def _dpace_rule(log_q: Tensor, supervised: Tensor, *, alpha: float) -> Tensor:
-    return dpace_weights(log_q.exp(), supervised, alpha)
+def _dpace_rule(log_q_AW: Tensor, supervised_AW: Tensor, *, alpha: float) -> Tensor:
+    return dpace_weights(log_q_AW.exp(), supervised_AW, alpha)
 
 
 def with_noise(states: Tensor, std: float, generator: torch.Generator | None) -> Tensor:
-    """Add normal noise of deviation `std`, drawn from `generator`."""
+    """Add Gaussian noise with standard deviation `std` to `states` (any shape)."""
     if not std:
         return states
     if generator is None:
@@ -116,18 +123,18 @@ def with_noise(states: Tensor, std: float, generator: torch.Generator | None) ->
 
 
 def block_inputs(input_ids_BL: Tensor, anchors_BN: Tensor, valid_BN: Tensor, *, mask_token: int) -> Tensor:
-    """What the slots hold: each block's anchor token, then MASK for all other slots, [B, N+1].
+    """Return the distinct input tokens of the blocks, [B, U]: one anchor token per block, then the mask token.
 
-    A block that is left out has MASK in place of its anchor.
+    A padding block has the mask token in place of its anchor.
     """
-    tokens = torch.where(valid_BN, input_ids_BL.gather(1, anchors_BN), mask_token)
-    return functional.pad(tokens, (0, 1), value=mask_token)
+    tokens_BN = torch.where(valid_BN, input_ids_BL.gather(1, anchors_BN), mask_token)
+    return functional.pad(tokens_BN, (0, 1), value=mask_token)
 
 
 def block_labels(
     input_ids_BL: Tensor, loss_mask_BL: Tensor, anchors_BN: Tensor, valid_BN: Tensor, *, block: int
 ) -> tuple[Tensor, Tensor]:
-    """Slot k is to predict the token at anchor+k: (labels, supervised), [B, N, block-1] for k = 1..block-1."""
+    """Return labels and supervised, each [B, N, W]: slot k = 1 .. K-1 predicts the token at anchor+k."""
     rows, blocks = anchors_BN.shape
     length = input_ids_BL.shape[1]
     position = block_positions(anchors_BN, block).view(rows, blocks, block)[:, :, 1:]

@@ -1,6 +1,6 @@
-"""Passes over a chunk of logits: one to read what the loss needs, one to put its gradient in their place."""
+"""Two passes over a chunk of logits: one computes the terms of the loss, one overwrites them with their gradient."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def row_terms(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probability of the label, log-sum-exp, and the likeliest token (the first of equals) of each row."""
+    """Return each row's log-probability of the label, log-sum-exp and argmax (the first of equals), each [M]."""
     if logits_MV.is_cuda:
         from dflash_trainer.loss.vocabulary_cuda import row_terms_cuda
 
@@ -20,7 +20,7 @@ def row_terms(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor, Tens
 
 
 def logits_gradient_(logits_MV: Tensor, labels_M: Tensor, lse_M: Tensor, weight_M: Tensor) -> Tensor:
-    """Overwrite the logits with weight x (softmax - one-hot) and return them."""
+    """Overwrite the logits with weight * (softmax - one-hot) and return them, [M, V]."""
     if logits_MV.is_cuda:
         from dflash_trainer.loss.vocabulary_cuda import logits_gradient_cuda_
 
@@ -31,5 +31,5 @@ def logits_gradient_(logits_MV: Tensor, labels_M: Tensor, lse_M: Tensor, weight_
 
 
 def _wide(logits: Tensor) -> Tensor:
-    """At least fp32."""
+    """Convert to fp32 unless already that wide."""
     return logits.float() if logits.dtype.itemsize < 4 else logits

@@ -1,10 +1,10 @@
-"""Attention of draft queries over context and draft keys: one mask, two ways to run it.
+"""Attention of draft queries over context and draft keys: one mask, two implementations.
 
-CUDA runs flex_attention over the tiles that `mask_tiles` found. CPU has no backward for it, so it runs
-scaled_dot_product_attention with the dense table of the same mask function.
+CUDA runs flex_attention on the tiles from `mask_tiles`. flex_attention has no backward pass on the CPU, so the CPU
+runs scaled_dot_product_attention with a dense mask built from the same mask function.
 """
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ KERNEL_OPTIONS: dict[str, int] = {
     "bwd_num_stages": 3,
     "bwd_num_warps": 4,
 }
-"""Tiles, stages and warps of flex_attention's backward kernel; bench/flex_tuning.py measures them."""
+"""Tile sizes, stages and warps of flex_attention's backward kernel; bench/flex_tuning.py measures them."""
 
 
 class BlockLayout(NamedTuple):
-    """The numbers a mask depends on besides the anchors."""
+    """Sizes that determine a mask together with the anchors: L, K and the window (0: full attention)."""
 
     context: int
     block: int
@@ -38,7 +38,7 @@ class BlockLayout(NamedTuple):
 
 
 class Visibility(NamedTuple):
-    """What one kind of layer sees in this batch: the dense table on CPU, tile lists on CUDA."""
+    """Attention mask of one layer type for one batch: dense [B, 1, Q, S] on the CPU, tile lists on CUDA."""
 
     layout: BlockLayout
     anchors_BN: Tensor
@@ -48,11 +48,11 @@ class Visibility(NamedTuple):
 
 
 FlexAttention = Callable[[Tensor, Tensor, Tensor, Visibility], Tensor]
-"""(q, k, v, visible) to mixed values, all [B, heads, positions, E]."""
+"""(q [B, H, Q, E], k [B, G, S, E], v [B, G, S, E], visible) -> attention output [B, H, Q, E]."""
 
 
 def visibility(anchors_BN: Tensor, valid_BN: Tensor, layout: BlockLayout) -> Visibility:
-    """Prepare the mask of every layer that shares `layout`; once a batch."""
+    """Prepare the mask for all layers that share `layout`; called once per batch."""
     if anchors_BN.is_cuda:
         tiles = mask_tiles(anchors_BN, valid_BN, **layout._asdict())
         return Visibility(layout, anchors_BN, valid_BN, None, tiles)
@@ -61,21 +61,28 @@ def visibility(anchors_BN: Tensor, valid_BN: Tensor, layout: BlockLayout) -> Vis
 
 
 def attend(q_BQHE: Tensor, k_BSGE: Tensor, v_BSGE: Tensor, visible: Visibility, flex: FlexAttention) -> Tensor:
-    """Grouped-query attention; returns [B, Q, H, E]. A query that sees nothing gets zeros.
+    """Return grouped-query attention, [B, Q, H, E]. The output of a fully masked query is zero.
 
     Args:
-        flex: runs the tiles of CUDA: `flex_over_tiles`, compiled unless the caller is compiled itself.
+        q_BQHE: queries of the draft slots.
+        k_BSGE: keys of the context, then of the draft slots.
+        v_BSGE: values, in the same order.
+        visible: the attention mask.
+        flex: runs the tiles on CUDA: `flex_over_tiles`, compiled unless the caller is compiled itself.
     """
     q, k, v = (x.transpose(1, 2) for x in (q_BQHE, k_BSGE, v_BSGE))
     if visible.dense is not None:
-        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible.dense, enable_gqa=True)
+        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible.dense, enable_gqa=True)
     else:
-        mixed = flex(q, k, v, visible)
-    return mixed.transpose(1, 2)
+        attended = flex(q, k, v, visible)
+    return attended.transpose(1, 2)
 
 
 def flex_over_tiles(q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Tensor:
-    """flex_attention with the batch's tiles; meant to be compiled (uncompiled it would hold every score)."""
+    """Run flex_attention on the tiles of the batch; shapes as in `FlexAttention`.
+
+    Must be compiled: uncompiled, flex_attention materialises the full score matrix.
+    """
     assert visible.tiles is not None
     tiles, layout = visible.tiles, visible.layout
     mask = BlockMask(
@@ -91,7 +98,7 @@ def flex_over_tiles(q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Ten
         BLOCK_SIZE=(TILE, TILE),
         mask_mod=block_mask_mod(visible.anchors_BN, visible.valid_BN, **layout._asdict()),
     )
-    mixed: Tensor = flex_attention(
+    attended: Tensor = flex_attention(
         q, k, v, block_mask=mask, enable_gqa=True, kernel_options=dict(KERNEL_OPTIONS) or None
     )
-    return mixed
+    return attended

@@ -1,4 +1,4 @@
-"""From a configuration to a drafter with initial weights."""
+"""Build a drafter from the configuration, with random or published initial weights."""
 
 from __future__ import annotations
 
@@ -25,8 +25,13 @@ _INITIAL_STD = 0.02
 
 
 def build_drafter(config: Config, target_shape: TargetShape) -> Drafter:
-    """A drafter on the CPU in fp32, random from runtime.seed or read from drafter.init_from."""
-    drafter = _without_memory(config, target_shape)
+    """Return a drafter on the CPU in fp32, with weights drawn from runtime.seed or read from drafter.init_from.
+
+    Raises:
+        ConfigError: the drafter section does not fit the target.
+        InputError: drafter.init_from cannot be read or has other shapes.
+    """
+    drafter = _drafter_on_meta(config, target_shape)
     drafter.to_empty(device="cpu")
     if config.drafter.init_from:
         load_published(drafter, Path(config.drafter.init_from))
@@ -37,9 +42,9 @@ def build_drafter(config: Config, target_shape: TargetShape) -> Drafter:
 
 @torch.no_grad()
 def initialise(drafter: Drafter, seed: int) -> None:
-    """Matrices normal with std 0.02, norms one; the same for a seed on every machine.
+    """Fill matrices from a normal distribution with std 0.02 and norms with 1; reproducible across machines.
 
-    Every matrix has a generator of its own, so that they are filled side by side: a large drafter has 1.7e9 weights.
+    Each matrix has its own generator, so the matrices can be filled in parallel: a large drafter has 1.7e9 weights.
     """
 
     def fill(named: tuple[str, nn.Parameter]) -> None:
@@ -56,18 +61,18 @@ def initialise(drafter: Drafter, seed: int) -> None:
 
 
 def check_init_from(config: Config, target_shape: TargetShape) -> None:
-    """Compare the header of drafter.init_from with the configuration, before anything heavy. Raises InputError."""
+    """Check the names and shapes in drafter.init_from without loading its weights. Raises InputError."""
     if config.drafter.init_from:
-        _published_file(_without_memory(config, target_shape), Path(config.drafter.init_from))
+        _published_file(_drafter_on_meta(config, target_shape), Path(config.drafter.init_from))
 
 
 def load_published(drafter: Drafter, folder: Path) -> None:
-    """Fill `drafter` from folder/model.safetensors; every name and shape must match. Raises InputError."""
+    """Load folder/model.safetensors into `drafter`; every name and shape must match. Raises InputError."""
     drafter.load_state_dict(load_file(_published_file(drafter, folder)))
 
 
-def _without_memory(config: Config, target_shape: TargetShape) -> Drafter:
-    """The drafter with its shapes alone: at 1.7e9 weights the default initialisation takes longer than ours."""
+def _drafter_on_meta(config: Config, target_shape: TargetShape) -> Drafter:
+    """Return a drafter on the meta device, which skips PyTorch's slow default initialisation."""
     with torch.device("meta"):
         return Drafter(
             drafter_shape(config.drafter, target_shape),
@@ -77,20 +82,22 @@ def _without_memory(config: Config, target_shape: TargetShape) -> Drafter:
 
 
 def _published_file(drafter: Drafter, folder: Path) -> Path:
-    """The file of weights, whose names and shapes are the drafter's. Raises InputError."""
+    """Return the weights file after checking its names and shapes against `drafter`. Raises InputError."""
     file = folder if folder.suffix == ".safetensors" else folder / "model.safetensors"
     try:
         with safe_open(file, framework="pt") as header:
             found = {name: tuple(header.get_slice(name).get_shape()) for name in header.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise InputError(f"drafter.init_from: {file} cannot be read ({error})", "name a published drafter") from error
+        raise InputError(
+            f"drafter.init_from: {file} cannot be read ({error})", "give the folder of a published drafter"
+        ) from error
     expected = {name: tuple(value.shape) for name, value in drafter.state_dict().items()}
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if wrong:
         name = wrong[0]
         raise InputError(
-            f"drafter.init_from: {file} does not fit: {len(wrong)} tensors differ, {name} is {found.get(name)}, "
-            f"the configuration needs {expected.get(name)}",
-            "set the drafter section to the published shape",
+            f"drafter.init_from: {file} does not match the configuration: {len(wrong)} tensors differ; "
+            f"{name} has shape {found.get(name)}, expected {expected.get(name)}",
+            "set the [drafter] section to the published shape",
         )
     return file

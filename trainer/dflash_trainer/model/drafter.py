@@ -1,6 +1,6 @@
-"""The drafter: 11 tensors a layer plus fc and two norms; embedding and head stay the target's."""
+"""The drafter: 11 tensors per layer plus fc and two norms. Embedding and head belong to the target."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dflash_trainer.model.layer import (
     DecoderLayer,
     LayerWeights,
     Norm,
-    attend_and_feed,
+    attention_and_mlp,
+    expand_to_slots,
     project,
     rms_norm,
-    spread_over_slots,
 )
 from dflash_trainer.model.rope import rope_tables
 from dflash_trainer.model.shape import DrafterShape
@@ -30,8 +30,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Place(NamedTuple):
-    """Where a layer stands, and what it sees."""
+class _LayerRole(NamedTuple):
+    """Position of a layer in the stack, and its attention mask."""
 
     first: bool
     last: bool
@@ -39,7 +39,7 @@ class _Place(NamedTuple):
 
 
 class Drafter(nn.Module):
-    """Drafts every block of a batch at once, from the target's hidden states."""
+    """Predicts all draft blocks of a batch in one pass from the target's hidden states."""
 
     def __init__(self, shape: DrafterShape, *, compiled: bool = False, checkpointed: bool = False) -> None:
         super().__init__()
@@ -57,26 +57,28 @@ class Drafter(nn.Module):
         """Draft all blocks.
 
         Args:
-            embedded_BUD: embeddings of the N anchor tokens, then that of the mask token, which all other slots hold;
-                U = N+1.
-            states_BLX: captured states side by side, X = C*D.
-            anchors_BN, valid_BN: as `draw_anchors` gives them.
+            embedded_BUD: embeddings of the N anchor tokens, followed by the embedding of the mask token, which fills
+                all other slots.
+            states_BLX: hidden states of the captured layers.
+            anchors_BN: positions of the anchors, from `draw_anchors`.
+            valid_BN: False for padding blocks.
+
         Returns:
-            normed hidden states of slots 1..B-1, [R, N*(B-1), D], ready for the target's head.
+            Final hidden states of slots 1 .. K-1 after the last norm, [B, N*W, D], ready for the target's head.
         """
         shape = self.shape
-        context = self.context(states_BLX)  # first: while this large product runs, what is small gets launched
+        context = self.context(states_BLX)  # first: a large matmul hides the launches that follow
         cos, sin = self._rope(anchors_BN, states_BLX.shape[1])
-        seen = self._visibilities(anchors_BN, valid_BN, states_BLX.shape[1])
-        x, inputs = self._maybe_compiled(spread_over_slots)(embedded_BUD, shape.block_size), embedded_BUD
+        visible = self._visibilities(anchors_BN, valid_BN, states_BLX.shape[1])
+        x, inputs = self._maybe_compiled(expand_to_slots)(embedded_BUD, shape.block_size), embedded_BUD
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
-            place = _Place(number == 0, number == shape.num_layers - 1, seen[shape.window_of(number)])
-            x = inputs = self._layer(x, inputs, context, layer, cos, sin, place)
+            role = _LayerRole(number == 0, number == shape.num_layers - 1, visible[shape.window_of(number)])
+            x = inputs = self._layer(x, inputs, context, layer, cos, sin, role)
         return self._maybe_compiled(rms_norm)(x, self.norm.weight, shape.rms_norm_eps)
 
     def context(self, states_BLX: Tensor) -> Tensor:
-        """What every layer reads of the target: hidden_norm(fc(states)), [B, L, D]."""
+        """Return the context that every layer attends to: hidden_norm(fc(states)), [B, L, D]."""
         reduced = functional.linear(states_BLX.to(self.fc.weight.dtype), self.fc.weight)
         return self._maybe_compiled(rms_norm)(reduced, self.hidden_norm.weight, self.shape.rms_norm_eps)
 
@@ -98,41 +100,52 @@ class Drafter(nn.Module):
         }
 
     def _layer(
-        self, x: Tensor, inputs: Tensor, context: Tensor, layer: DecoderLayer, cos: Tensor, sin: Tensor, place: _Place
+        self,
+        x: Tensor,
+        inputs: Tensor,
+        context: Tensor,
+        layer: DecoderLayer,
+        cos: Tensor,
+        sin: Tensor,
+        role: _LayerRole,
     ) -> Tensor:
-        arguments = (x, inputs, context, layer.weights(), cos, sin, place)
+        """Run a layer on `x` [B, Q, D], recomputed in the backward pass with gradient checkpointing.
+
+        `inputs` are projected: [B, U, D] in the first layer, `x` itself in all others.
+        """
+        arguments = (x, inputs, context, layer.weights(), cos, sin, role)
         if self.checkpointed and torch.is_grad_enabled():
             output: Tensor = checkpoint(self._compute, *arguments, use_reentrant=False)
             return output
         return self._compute(*arguments)
 
     def _compute(
-        self, x: Tensor, inputs: Tensor, context: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, place: _Place
+        self, x: Tensor, inputs: Tensor, context: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, role: _LayerRole
     ) -> Tensor:
         width, eps = self.shape.head_dim, self.shape.rms_norm_eps
-        block = self.shape.block_size if place.first else 0
+        block = self.shape.block_size if role.first else 0
         projected = self._maybe_compiled(project)(inputs, context, w, cos, sin, head_dim=width, eps=eps, block=block)
-        finish, flex = self._maybe_compiled(attend_and_feed), self._flex(place.visible)
-        return finish(x, projected, w, place.visible, flex, eps=eps, drop_anchor=place.last)
+        finish, flex = self._maybe_compiled(attention_and_mlp), self._flex(role.visible)
+        return finish(x, projected, w, role.visible, flex, eps=eps, drop_anchor=role.last)
 
     def _flex(self, visible: Visibility) -> FlexAttention:
-        """flex_attention for a layer: part of the compiled layer, or compiled by itself."""
-        alone = visible.tiles is not None and not self.compiled
-        return self.compiler.compiled(flex_over_tiles) if alone else flex_over_tiles
+        """Return flex_attention for a layer: inlined into the compiled layer, or compiled on its own."""
+        standalone = visible.tiles is not None and not self.compiled
+        return self.compiler.compiled(flex_over_tiles) if standalone else flex_over_tiles
 
     def _maybe_compiled(self, function: Callable[P, T]) -> Callable[P, T]:
         return self.compiler.compiled(function) if self.compiled else function
 
 
 def block_positions(anchors_BN: Tensor, block: int) -> Tensor:
-    """Positions anchor .. anchor+B-1 of every block, [B, N*K]."""
+    """Return positions anchor .. anchor+K-1 of every block, [B, Q]."""
     return (anchors_BN[..., None] + torch.arange(block, device=anchors_BN.device)).flatten(1)
 
 
 def _rope_of_blocks(
     anchors_BN: Tensor, *, context: int, block: int, head_dim: int, theta: float
 ) -> tuple[Tensor, Tensor]:
-    """Tables of the context's positions followed by the draft slots', each [B, L+Q, head_dim]."""
+    """Return cosine and sine of the context positions, then of the draft slots, each [B, S, E]."""
     before = torch.arange(context, device=anchors_BN.device).expand(anchors_BN.shape[0], -1)
     positions = torch.cat((before, block_positions(anchors_BN, block)), dim=1)
     return rope_tables(positions, head_dim=head_dim, theta=theta)

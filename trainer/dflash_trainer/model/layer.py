@@ -1,9 +1,10 @@
-"""One decoder layer as functions of tensors, so that each compiles once for all layers and devices, and its module.
+"""A decoder layer of the drafter: pure functions that compute, and modules that hold the weights.
 
-Two functions in turn: projection to queries, keys and values, then attention and MLP.
+The functions take weights as arguments, so each compiles once per worker for all layers. A layer is `project`
+(queries, keys and values) followed by `attention_and_mlp`.
 """
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -35,29 +36,29 @@ class LayerWeights(NamedTuple):
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm over the last axis, statistics in fp32."""
+    """Return the RMS norm of `x` [..., channels] over its last axis, with statistics in fp32."""
     wide = x.float()
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
 Projected = tuple[Tensor, Tensor, Tensor]
-"""Arguments of attention: queries [B, Q, H, E], keys and values [B, S, G, E]; queries and keys are rotated.
+"""Inputs of attention: queries [B, Q, H, E], keys and values [B, S, G, E]; queries and keys after RoPE.
 
-A plain tuple, as every result of a compiled function (see `WorkerCompiler`).
+A plain tuple, like every result of a compiled function (see `WorkerCompiler`).
 """
 
 
 def keys_and_values(
-    inputs: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float
+    inputs_BTD: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Rotated keys and plain values of `inputs` [B, T, D]: two tensors [B, T, G, E]."""
-    k, v = _narrow(inputs, w, head_dim)
+    """Return keys after RoPE and values, both [B, T, G, E]; tables `cos` and `sin` are [B, T, E]."""
+    k, v = _project_keys_values(inputs_BTD, w, head_dim)
     return rotate(rms_norm(k, w.k_norm, eps), cos, sin), v
 
 
-def queries(normed: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float) -> Tensor:
-    """Rotated queries of `normed` [B, Q, D]: [B, Q, H, E]."""
-    return rotate(rms_norm(_wide(normed, w, head_dim), w.q_norm, eps), cos, sin)
+def queries(normed_BTD: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float) -> Tensor:
+    """Return queries after RoPE, [B, T, H, E]; tables `cos` and `sin` are [B, T, E]."""
+    return rotate(rms_norm(_project_queries(normed_BTD, w, head_dim), w.q_norm, eps), cos, sin)
 
 
 def project(
@@ -71,66 +72,76 @@ def project(
     eps: float,
     block: int = 0,
 ) -> Projected:
-    """Queries of the draft slots; keys and values of the context, which skips the layer norm, and of the slots.
+    """Project draft slots to queries, and context and draft slots to keys and values.
+
+    The context skips the layer norm.
 
     Args:
-        x_BTD: all slots, T = Q. With `block` (the first layer) T = U: the N anchors' and the mask token's, since every
-            slot but an anchor's is the same mask token; its products are made once and spread over its slots.
+        x_BTD: inputs of the layer, T = Q. With `block` (the first layer) T = U: every slot except the anchor is the
+            same mask token, so its projections are computed once and copied to all slots.
+        context_BLD: output of `Drafter.context`.
+        w: weights of the layer.
+        cos_BSE: cosine of the context positions, then of the draft slots.
+        sin_BSE: sine of the same positions.
+        head_dim: E.
+        eps: epsilon of the norms.
+        block: K in the first layer, 0 in all others.
     """
     normed = rms_norm(x_BTD, w.input_norm, eps)
-    own: tuple[Tensor, ...] = (_wide(normed, w, head_dim), *_narrow(normed, w, head_dim))
+    slots: tuple[Tensor, ...] = (_project_queries(normed, w, head_dim), *_project_keys_values(normed, w, head_dim))
     if block:
-        own = tuple(spread_over_slots(each, block) for each in own)
-    return _rotated(own, _narrow(context_BLD, w, head_dim), w, cos_BSE, sin_BSE, eps)
+        slots = tuple(expand_to_slots(each, block) for each in slots)
+    return _join_and_rotate(slots, _project_keys_values(context_BLD, w, head_dim), w, cos_BSE, sin_BSE, eps)
 
 
-def spread_over_slots(x: Tensor, block: int) -> Tensor:
-    """[B, N+1, ...], the last one the mask's, to [B, N*K, ...]: each anchor's followed by B-1 times the mask's."""
+def expand_to_slots(x: Tensor, block: int) -> Tensor:
+    """Expand [B, U, ...] to [B, Q, ...]: each anchor's entry is followed by K-1 copies of the mask token's entry."""
     anchors, mask = x[:, :-1, None], x[:, -1:, None]
     masks = mask.expand(-1, anchors.shape[1], block - 1, *x.shape[2:])
     return torch.cat((anchors, masks), dim=2).flatten(1, 2)
 
 
-def _wide(normed: Tensor, w: LayerWeights, head_dim: int) -> Tensor:
+def _project_queries(normed: Tensor, w: LayerWeights, head_dim: int) -> Tensor:
+    """Project [B, T, D] to queries [B, T, H, E]."""
     return functional.linear(normed, w.q).view(*normed.shape[:2], -1, head_dim)
 
 
-def _narrow(inputs: Tensor, w: LayerWeights, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Keys and values come from one product: the two matrices are narrow, their copy side by side costs little."""
+def _project_keys_values(inputs: Tensor, w: LayerWeights, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Project [B, T, D] to keys and values [B, T, G, E] in one matmul; concatenating the narrow matrices is cheap."""
     both = functional.linear(inputs, torch.cat((w.k, w.v)))
     k, v = both.view(*inputs.shape[:2], -1, head_dim).chunk(2, dim=2)
     return k, v
 
 
-def _rotated(
-    own: tuple[Tensor, ...], before: tuple[Tensor, Tensor], w: LayerWeights, cos: Tensor, sin: Tensor, eps: float
+def _join_and_rotate(
+    slots: tuple[Tensor, ...], context: tuple[Tensor, Tensor], w: LayerWeights, cos: Tensor, sin: Tensor, eps: float
 ) -> Projected:
-    """Join the slots' products (queries, keys, values) with the context's (keys, values), norm and rotate them."""
-    q, own_k, own_v = own
-    width = before[0].shape[1]
-    k, v = torch.cat((before[0], own_k), dim=1), torch.cat((before[1], own_v), dim=1)
+    """Append keys and values of the slots to those of the context, then apply q_norm, k_norm and RoPE."""
+    q, slot_k, slot_v = slots
+    length = context[0].shape[1]
+    k, v = torch.cat((context[0], slot_k), dim=1), torch.cat((context[1], slot_v), dim=1)
     return (
-        rotate(rms_norm(q, w.q_norm, eps), cos[:, width:], sin[:, width:]),
+        rotate(rms_norm(q, w.q_norm, eps), cos[:, length:], sin[:, length:]),
         rotate(rms_norm(k, w.k_norm, eps), cos, sin),
         v,
     )
 
 
-def mix_and_feed(x_BQD: Tensor, mixed_BQHE: Tensor, w: LayerWeights, eps: float) -> Tensor:
-    """Output projection, residual, gated MLP, residual."""
-    x = x_BQD + functional.linear(mixed_BQHE.flatten(2), w.o)
+def output_and_mlp(x_BTD: Tensor, attended_BTHE: Tensor, w: LayerWeights, eps: float) -> Tensor:
+    """Apply the output projection and the gated MLP, each with its residual; returns [B, T, D]."""
+    x = x_BTD + functional.linear(attended_BTHE.flatten(2), w.o)
     normed = rms_norm(x, w.post_norm, eps)
     hidden = functional.silu(functional.linear(normed, w.gate)) * functional.linear(normed, w.up)
     return x + functional.linear(hidden, w.down)
 
 
-def without_first_slot(x: Tensor, block: int) -> Tensor:
-    """Drop slot 0 (the anchor, never predicted) of every block of axis 1."""
+def drop_anchor_slot(x: Tensor, block: int) -> Tensor:
+    """Drop slot 0, the anchor, which is never predicted: [B, Q, ...] to [B, N*W, ...]."""
     rows, width = x.shape[0], x.shape[1] // block * (block - 1)
     return x.unflatten(1, (-1, block))[:, :, 1:].reshape(rows, width, *x.shape[2:])
 
 
-def attend_and_feed(
+def attention_and_mlp(
     x_BQD: Tensor,
     projected: Projected,
     w: LayerWeights,
@@ -140,19 +151,19 @@ def attend_and_feed(
     eps: float,
     drop_anchor: bool,
 ) -> Tensor:
-    """Draft slots attend to the context and to their own block, then pass the MLP; returns [B, Q, D].
+    """Apply attention and the MLP to the draft slots; returns [B, Q, D].
 
-    With `drop_anchor` (the last layer) slot 0 is left out of the output: nothing reads it.
+    With `drop_anchor` (the last layer) the anchor slots, which nothing reads, are dropped: [B, N*W, D].
     """
-    mixed = attend(*projected, visible, flex)
-    if drop_anchor:
-        x_BQD = without_first_slot(x_BQD, visible.layout.block)
-        mixed = without_first_slot(mixed, visible.layout.block)
-    return mix_and_feed(x_BQD, mixed, w, eps)
+    attended = attend(*projected, visible, flex)
+    if not drop_anchor:
+        return output_and_mlp(x_BQD, attended, w, eps)
+    block = visible.layout.block
+    return output_and_mlp(drop_anchor_slot(x_BQD, block), drop_anchor_slot(attended, block), w, eps)
 
 
 class Norm(nn.Module):
-    """Holds one norm weight."""
+    """The weight of one norm."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -160,7 +171,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Holds the attention weights under their published names."""
+    """Attention weights under their published names."""
 
     def __init__(self, shape: DrafterShape) -> None:
         super().__init__()
@@ -174,7 +185,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Holds the MLP weights under their published names."""
+    """MLP weights under their published names."""
 
     def __init__(self, shape: DrafterShape) -> None:
         super().__init__()
@@ -184,7 +195,7 @@ class Mlp(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Holds a layer's weights; the functions above compute with them."""
+    """Weights of a layer, used by the functions above."""
 
     def __init__(self, shape: DrafterShape) -> None:
         super().__init__()
@@ -194,7 +205,7 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = Norm(shape.hidden_size)
 
     def weights(self) -> LayerWeights:
-        """The layer's tensors in the order of `LayerWeights`."""
+        """Return the tensors of the layer as `LayerWeights`."""
         attention, mlp = self.self_attn, self.mlp
         return LayerWeights(
             self.input_layernorm.weight,

@@ -1,10 +1,10 @@
-"""Who sees whom: small pure functions over positions, composed into the drafter's attention mask.
+"""The drafter's attention mask, composed of small pure functions of query and key indices.
 
-Keys are the S context positions followed by the N*B draft slots; queries are the N*B draft slots.
-A block drafts from its anchor: it sees the context strictly before the anchor, and itself.
+Keys are the L context positions followed by the Q draft slots; queries are the Q draft slots.
+A block sees the context strictly before its anchor, and itself.
 """
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -17,30 +17,37 @@ MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def sees_context(anchor: Tensor, key: Tensor, *, context: int) -> Tensor:
-    """Context keys strictly before the block's anchor."""
+    """Select context keys strictly before the block's anchor."""
     return (key < context) & (key < anchor)
 
 
 def in_window(query_position: Tensor, key_position: Tensor, *, window: int) -> Tensor:
-    """Keys less than `window` positions behind the query."""
+    """Select keys less than `window` positions behind the query."""
     return query_position - key_position < window
 
 
 def same_block(query: Tensor, key: Tensor, *, context: int, block: int) -> Tensor:
-    """Draft keys of the query's own block."""
+    """Select draft keys of the query's own block."""
     return (key >= context) & (query // block == (key - context) // block)
 
 
 def not_later_in_block(query: Tensor, key: Tensor, *, context: int, block: int) -> Tensor:
-    """Draft keys whose slot is not after the query's slot."""
+    """Select draft keys whose slot is not after the query's slot."""
     return (key - context) % block <= query % block
 
 
 def block_mask_mod(anchors_BN: Tensor, valid_BN: Tensor, *, context: int, block: int, window: int) -> MaskMod:
-    """The drafter's mask as a function of (row, head, query, key); `window` 0 is a full layer.
+    """Return the drafter's mask as a function of (row, head, query, key).
 
-    A full layer is bidirectional inside a block. A sliding layer is causal there, as servers run it.
-    A masked block (valid False) sees nothing.
+    A full layer (`window` 0) is bidirectional inside a block. A sliding layer is causal inside a block, as in
+    inference servers. Padding blocks (valid False) are fully masked.
+
+    Args:
+        anchors_BN: positions of the anchors.
+        valid_BN: False for padding blocks.
+        context: L.
+        block: K.
+        window: positions that a sliding layer sees; 0 for a full layer.
     """
     last = anchors_BN.shape[1] - 1
 
@@ -65,7 +72,7 @@ def block_mask_mod(anchors_BN: Tensor, valid_BN: Tensor, *, context: int, block:
 
 
 def dense_mask(anchors_BN: Tensor, valid_BN: Tensor, *, context: int, block: int, window: int) -> Tensor:
-    """The same mask as a boolean table [B, 1, Q, S], for scaled_dot_product_attention."""
+    """Return the same mask as a boolean tensor [B, 1, Q, S], for scaled_dot_product_attention."""
     device = anchors_BN.device
     rows, blocks = anchors_BN.shape
     mask = block_mask_mod(anchors_BN, valid_BN, context=context, block=block, window=window)

@@ -1,4 +1,4 @@
-"""The sizes that fix a drafter's tensors, taken from the configuration and the target."""
+"""Sizes of a drafter, from the configuration and the target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterShape:
-    """Everything needed to build a drafter and to write its config.json."""
+    """Sizes needed to build a drafter and to write its config.json."""
 
     hidden_size: int
     intermediate_size: int
@@ -34,17 +34,19 @@ class DrafterShape:
 
     @property
     def num_layers(self) -> int:
+        """Number of decoder layers."""
         return len(self.layer_types)
 
     def window_of(self, layer: int) -> int:
-        """Positions layer `layer` sees; 0 when it sees all."""
+        """Return the attention window of a layer, 0 for full attention."""
         return self.sliding_window if self.layer_types[layer] == "sliding_attention" else 0
 
 
 def drafter_shape(config: DrafterConfig, target: TargetShape) -> DrafterShape:
-    """Fill every 0 of the drafter section with the target's value.
+    """Return the drafter's sizes; values that the configuration leaves at 0 come from the target.
 
-    Raises ConfigError when the section does not fit the target.
+    Raises:
+        ConfigError: the drafter section does not fit the target.
     """
     check_drafter(config, target)
     return DrafterShape(

@@ -1,1 +1,1 @@
-"""From summed gradients to new weights."""
+"""Optimizers with fp32 masters: gradients in, new weights out."""

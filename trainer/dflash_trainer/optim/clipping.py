@@ -1,4 +1,4 @@
-"""What the sum of gradients is multiplied by: clipping and averaging, worked out on the host or on the device."""
+"""Scale of the summed gradients (averaging and clipping), computed on the host or on the device."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 def host_scale(norm: float, *, weight: float, clip: float) -> float:
-    """Factor of a sum over `weight` whose mean has this norm; `clip` is the largest norm left alone, 0 for any."""
+    """Return the scale of a gradient sum whose mean over `weight` has this norm; `clip` 0 disables clipping."""
     factor = min(1.0, clip / norm) if clip and norm > 0 else 1.0
     return factor / weight
 
 
 def device_scale(norms: Sequence[Tensor], *, weight: float, clip: float) -> Tensor:
-    """The same from the norms of the sum's parts, scalars on one device, without waiting for them; fp32.
+    """Return the same scale from the norms of the parts of the sum, without synchronizing; an fp32 scalar.
 
-    NaN when the norm is not finite: an update of that scale changes nothing.
+    The norms are scalars on one device. The scale is NaN when the norm is not finite: an update then changes nothing.
     """
     parts = torch.stack(list(norms)).double()
     norm = torch.linalg.vector_norm(parts) / weight

@@ -1,8 +1,8 @@
-"""Masters of a bf16 replica on CUDA: AdamW in one pass over memory, straight from the replica's gradients.
+"""Masters of a bf16 replica on CUDA: AdamW in one pass over memory, directly from the replica's gradients.
 
-`Masters` widens the gradients to fp32, clips them, steps and copies back: eight passes. Here one kernel a weight reads
-gradient, weight and moments once and writes weight and moments. The fp32 master has no tensor of its own: the replica
-is its upper half (`split_fp32`).
+`Masters` converts the gradients to fp32, clips them, steps and copies the result back: eight passes. Here one kernel
+per weight reads gradient, weight and moments once and writes weight and moments once. The fp32 master is not stored
+separately: the replica is its upper half (`split_fp32`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dflash_trainer.optim.split_fp32 import join, split
 
 
 class FusedMasters(Masters):
-    """The weights an owner updates, with their moments. State names are those of torch.optim.AdamW."""
+    """Weights and moments that one owner updates with a fused AdamW; state names are those of torch.optim.AdamW."""
 
     scales_on_device = True
 
@@ -38,22 +38,22 @@ class FusedMasters(Masters):
         self._create_state()
 
     def borrow(self, gradients: Mapping[str, Tensor]) -> None:
-        """Use these gradients in the next norm and update, without copying them."""
+        """Use these gradients for the next norm() and update(), without a copy."""
         self._borrowed = dict(gradients)
 
     def gradients(self) -> list[Tensor]:
-        """Gradients, one a weight, in the order of `weights`."""
+        """Return one gradient per weight, in the order of `weights`."""
         return [self._borrowed[name] for name in self.weights] if self.borrows else super().gradients()
 
     def norm(self) -> Tensor:
-        """Euclidean norm of this part's gradient in fp32, a scalar on the device."""
+        """Return the L2 norm of all gradients of this owner in fp32, a scalar on the device."""
         norms = torch._foreach_norm(self.gradients(), 2.0, torch.float32)
         return torch.linalg.vector_norm(torch.stack(norms))
 
     def update(self, *, lr: float, scale: float | Tensor) -> None:
-        """Take a step with rate `lr` on the gradients times `scale`.
+        """Take a step with learning rate `lr` on the gradients times `scale`, without synchronizing.
 
-        Nothing waits for the device. A scale that is NaN there changes no weight and no moment: call undo_step() then.
+        With a scale of NaN, weights and moments do not change; call revert_step_count() afterwards.
         """
         config = self._config
         betas = (config.betas[0], config.betas[1])
@@ -76,13 +76,13 @@ class FusedMasters(Masters):
             )
         self._borrowed = {}
 
-    def undo_step(self) -> None:
-        """Do not count the last update."""
+    def revert_step_count(self) -> None:
+        """Decrement the step count after an update with a scale of NaN."""
         for state in self._state.values():
             state["step"] -= 1
 
     def _numbers(self, *values: float | Tensor) -> StepNumbers:
-        """Filled by kernels: a copy from the host would wait for all work launched before."""
+        """Return the scalars, filled by kernels: a copy from the host would wait for all earlier work."""
         device = next(iter(self.weights.values())).device
         return StepNumbers(
             *(v if isinstance(v, Tensor) else torch.full((), v, dtype=torch.float32, device=device) for v in values)
@@ -96,11 +96,11 @@ class FusedMasters(Masters):
         self.weights[name].view(torch.int16).copy_(upper)
         self._lower[name].copy_(lower)
 
-    def _state_of(self) -> dict[str, dict[str, Tensor]]:
+    def _optimizer_state(self) -> dict[str, dict[str, Tensor]]:
         return self._state
 
     def _create_state(self) -> None:
-        """Zero moments, and the kernel compiled: a step of rate 0 on gradients of 0 that is then forgotten."""
+        """Create zero moments, and compile the kernel by a step that changes nothing and is not counted."""
         dtype = getattr(torch, self._config.state_dtype)
         self._state = {
             name: {
@@ -117,14 +117,16 @@ class FusedMasters(Masters):
             state["step"].zero_()
 
 
-def make_masters(
+def create_masters(
     replica: Mapping[str, Tensor], config: OptimizerConfig, *, borrows: bool, compiler: WorkerCompiler
 ) -> Masters:
-    """Fused where it applies: bf16 on CUDA with AdamW.
+    """Return fused masters for bf16 weights on CUDA with AdamW, plain masters otherwise.
 
     Args:
-        borrows: gradients need no summing over workers or boxes.
-        compiler: the owner's.
+        replica: the owner's weights by name.
+        config: the [optimizer] section.
+        borrows: True when gradients are not summed over workers or nodes, so that they can be used in place.
+        compiler: compiled functions of the owner.
     """
     weights = list(replica.values())
     fused = config.kind == "adamw" and all(w.is_cuda and w.dtype == torch.bfloat16 for w in weights)

@@ -1,4 +1,4 @@
-"""AdamW in one pass over memory: bf16 gradient in; weight (bf16 and the rest of its fp32) and two moments out."""
+"""One AdamW step in a single pass over memory: reads the gradient, updates the weight and both moments."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dflash_trainer.optim.split_fp32 import join, split
 
 
 class StepNumbers(NamedTuple):
-    """The scalars of a step, as tensors on the device so that a new value never compiles anything."""
+    """Scalars of a step, as tensors on the device: a Python number would recompile whenever it changes."""
 
     lr: Tensor
     scale: Tensor
-    """Multiplies the gradient: clipping and averaging. NaN: nothing changes."""
+    """Factor of the gradient, for averaging and clipping. NaN: nothing changes."""
     correction1: Tensor
     correction2: Tensor
-    """1 - beta ** step."""
+    """Bias corrections, 1 - beta ** step."""
 
 
 @torch.no_grad()
@@ -36,9 +36,19 @@ def fused_step(
     weight_decay: float,
     compiler: WorkerCompiler,
 ) -> None:
-    """Update one weight in place, all five tensors of one shape. On CUDA a single kernel.
+    """Update one weight in place; on CUDA with a single kernel.
 
-    `weight` is bf16, `lower` the int16 that makes it fp32 (`split_fp32`).
+    Args:
+        weight: bf16, of any shape; `lower`, `first`, `second` and `gradient` have the same shape.
+        lower: int16, the lower half of the fp32 master (`split_fp32`).
+        first: first moment.
+        second: second moment.
+        gradient: gradient before scaling.
+        numbers: scalars of the step.
+        betas: decay rates of the moments.
+        eps: added to the denominator.
+        weight_decay: decoupled weight decay.
+        compiler: compiled functions of the owner.
     """
     update = compiler.compiled(_update, any_size=True) if weight.is_cuda else _update
     update(

@@ -1,4 +1,4 @@
-"""fp32 masters of one part of the weights, their gradients and their optimizers. One owner each, on one device."""
+"""Fp32 masters of a subset of the weights, with their gradients and optimizers; one owner, one device."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dflash_trainer.optim.small_adamw import SmallAdamW
 
 
 class Masters:
-    """The weights an owner updates. An fp32 replica is its own master; for bf16 an fp32 copy is kept."""
+    """Weights that one owner updates. An fp32 replica is its own master; a bf16 replica has an fp32 copy."""
 
     borrows = False
-    """Gradients are lent by borrow() and not summed here."""
+    """True when gradients come from borrow() and are not summed in `sums`."""
     scales_on_device = False
-    """update() takes a scale that is still being worked out on the device, and changes nothing when it is NaN."""
+    """True when update() accepts a scale still being computed on the device, and changes nothing if it is NaN."""
 
     def __init__(self, replica: Mapping[str, Tensor], config: OptimizerConfig) -> None:
         self._config = config
@@ -27,41 +27,41 @@ class Masters:
             name: weight.detach() if weight.dtype == torch.float32 else weight.detach().float()
             for name, weight in replica.items()
         }
-        """What replicas are given, by name."""
+        """Updated weights by name; the replicas copy them."""
         self.sums: dict[str, Tensor] = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
-        """fp32 sums of gradients, by name; none where gradients are borrowed."""
+        """Fp32 gradient sums by name; empty when gradients are borrowed."""
         for name, weight in self.weights.items():
             weight.grad = self.sums[name]
         self._optimizers = _optimizers(self.weights, config)
         self._create_state()
 
     def gradients(self) -> list[Tensor]:
-        """Gradients, one a weight, in the order of `weights`."""
+        """Return one gradient per weight, in the order of `weights`."""
         return list(self.sums.values())
 
     def borrow(self, gradients: Mapping[str, Tensor]) -> None:
-        """Use these gradients in the next norm and update, without copying them."""
-        raise AssertionError("only masters that borrow are lent gradients")
+        """Use these gradients for the next norm() and update(), without a copy."""
+        raise AssertionError("these masters do not borrow gradients")
 
     def norm(self) -> Tensor:
-        """Euclidean norm of this part's gradient, a scalar on the device."""
+        """Return the L2 norm of all gradients of this owner, a scalar on the device."""
         return torch.nn.utils.get_total_norm(self.gradients())
 
     def update(self, *, lr: float, scale: float | Tensor) -> None:
-        """Multiply the gradients by `scale` and take a step with rate `lr`."""
+        """Multiply the gradients by `scale` and take a step with learning rate `lr`."""
         torch._foreach_mul_(self.gradients(), scale)
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.step()
 
-    def undo_step(self) -> None:
-        """Do not count the last update, whose scale was NaN."""
-        raise AssertionError("only masters that scale on the device are given such a scale")
+    def revert_step_count(self) -> None:
+        """Decrement the step count after an update with a scale of NaN."""
+        raise AssertionError("these masters need a finite scale from the host")
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
-        """Masters and optimizer state as named tensors: `NAME/master`, `NAME/exp_avg` and so on."""
-        states = self._state_of()
+        """Yield masters and optimizer state as named tensors: `NAME/master`, `NAME/exp_avg` and so on."""
+        states = self._optimizer_state()
         for name in self.weights:
             yield f"{name}/master", self._master(name)
             for key, value in sorted(states[name].items()):
@@ -69,11 +69,11 @@ class Masters:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave. Raises InputError when a tensor is missing or has another shape."""
+        """Load tensors saved from `state`. Raises InputError when one is missing or has another shape."""
         for name, value in self.state():
             found = tensors.get(name)
             if found is None or found.shape != value.shape:
-                problem = "is missing" if found is None else f"is {tuple(found.shape)}, not {tuple(value.shape)}"
+                problem = "is missing" if found is None else f"has shape {tuple(found.shape)}, not {tuple(value.shape)}"
                 raise InputError(
                     f"checkpoint: optimizer tensor {name} {problem}",
                     "resume with the configuration of the checkpoint, or start from its weights with drafter.init_from",
@@ -84,20 +84,20 @@ class Masters:
                 value.copy_(found)
 
     def _master(self, name: str) -> Tensor:
-        """The fp32 master of a weight."""
+        """Return the fp32 master of a weight."""
         return self.weights[name]
 
     def _set_master(self, name: str, master: Tensor) -> None:
         self.weights[name].copy_(master)
 
-    def _state_of(self) -> dict[str, dict[str, Tensor]]:
-        found = {id(p): s for optimizer in self._optimizers for p, s in optimizer.state.items()}
-        return {name: found[id(weight)] for name, weight in self.weights.items()}
+    def _optimizer_state(self) -> dict[str, dict[str, Tensor]]:
+        states = {id(p): s for optimizer in self._optimizers for p, s in optimizer.state.items()}
+        return {name: states[id(weight)] for name, weight in self.weights.items()}
 
     def _create_state(self) -> None:
-        """Take a step that changes nothing, so that a run allocates nothing later."""
+        """Allocate the optimizer state now, by a step that changes nothing."""
         self.update(lr=0.0, scale=0.0)
-        for state in self._state_of().values():
+        for state in self._optimizer_state().values():
             for value in state.values():
                 value.zero_()
 

@@ -1,4 +1,4 @@
-"""The learning rate of every step, as a part of the peak."""
+"""Learning-rate schedules and the number of steps of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dflash_trainer.config.schema import OptimizerConfig
 
 
 def learning_rate(step: int, total: int, config: OptimizerConfig) -> float:
-    """Rate of step `step` (from 1) of `total`: linear warm-up, then cosine to zero, or stable and a linear decay."""
+    """Return the learning rate of step `step` (from 1) of `total`.
+
+    Linear warm-up, then cosine decay to zero, or (wsd) a stable phase and a linear decay to zero.
+    """
     warmup = math.ceil(config.warmup_ratio * total)
     if step <= warmup:
         return config.lr * step / warmup
@@ -21,6 +24,6 @@ def learning_rate(step: int, total: int, config: OptimizerConfig) -> float:
 
 
 def total_steps(batches_per_epoch: int, batches_per_step: int, config: OptimizerConfig) -> int:
-    """Steps of the whole run: what the epochs give, at least one, ended earlier by max_steps."""
+    """Return the steps of the whole run: at least one, from the epochs, capped by max_steps."""
     by_epochs = max(1, config.epochs * batches_per_epoch // batches_per_step)
     return min(by_epochs, config.max_steps) if config.max_steps else by_epochs

@@ -1,4 +1,4 @@
-"""AdamW whose two moments are kept in bf16; arithmetic is fp32, one parameter at a time."""
+"""AdamW with both moments stored in bf16; computes in fp32, one parameter at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class SmallAdamW(torch.optim.Optimizer):
-    """Halves the optimizer's memory. State names are those of torch.optim.AdamW."""
+    """AdamW with half the optimizer memory; state names are those of torch.optim.AdamW."""
 
     def __init__(
         self, params: Iterable[Tensor], *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
@@ -19,7 +19,7 @@ class SmallAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

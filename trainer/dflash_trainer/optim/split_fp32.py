@@ -1,7 +1,7 @@
-"""An fp32 weight kept as the bf16 weight that the model computes with and the 16 bits that this lacks.
+"""Split an fp32 weight into the bf16 weight of the model and the remaining 16 bits, and join them again.
 
-The bf16 number nearest to an fp32 number is its upper half, or one more. So both halves together are the fp32 number
-bit for bit, in 4 bytes instead of 6, and an optimizer reads and writes 4 bytes less a weight.
+The bf16 number nearest to an fp32 number is its upper half, or one more. Both halves together restore the fp32 number
+exactly, in 4 bytes instead of 6, and the optimizer reads and writes 4 bytes less per weight.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _NAN = 0x7FC0
 
 
 def split(wide: Tensor) -> tuple[Tensor, Tensor]:
-    """fp32 of any shape to (the nearest bf16 number's bits, what is missing), int16 both.
+    """Return (bits of the nearest bf16 number, remainder), both int16, of an fp32 tensor of any shape.
 
-    A number halfway between two bf16 numbers goes to the larger in size. torch rounds those to the even one, for which
-    a 17th bit would have to be kept. What is not a number stays so in both, whatever its bits.
+    A number halfway between two bf16 numbers rounds away from zero. torch rounds it to the even neighbour, which would
+    need a 17th bit. NaN stays NaN in bf16 and after join().
     """
     bits = wide.view(torch.int32)
     upper = torch.where(wide.isnan(), _NAN, (bits + _HALF) >> 16)
@@ -25,5 +25,5 @@ def split(wide: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def join(upper: Tensor, lower: Tensor) -> Tensor:
-    """The fp32 numbers that `split` was given, bit for bit."""
+    """Return the fp32 tensor that `split` split, bit for bit (except NaN payloads)."""
     return ((upper.to(torch.int32) << 16) + lower.to(torch.int32)).view(torch.float32)

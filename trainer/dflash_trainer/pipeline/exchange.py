@@ -15,9 +15,9 @@ from torch import Tensor
 
 from dflash_trainer.config.schema import OptimizerConfig
 from dflash_trainer.optim.clipping import device_scale, host_scale
-from dflash_trainer.optim.fused_masters import make_masters
+from dflash_trainer.optim.fused_masters import create_masters
 from dflash_trainer.optim.masters import Masters
-from dflash_trainer.optim.owners import divide
+from dflash_trainer.optim.owners import partition_weights
 from dflash_trainer.pipeline.async_host_copy import AsyncHostCopy
 from dflash_trainer.pipeline.drafter_worker import DrafterWorker
 from dflash_trainer.pipeline.node_group import NodeGroup
@@ -40,12 +40,12 @@ class Exchange:
         self._drafters = drafters
         self._nodes = nodes
         self._clip = config.clip
-        parts = divide({name: p.numel() for name, p in drafters[0].parameters.items()}, len(drafters))
+        parts = partition_weights({name: p.numel() for name, p in drafters[0].parameters.items()}, len(drafters))
         single = len(drafters) == 1 and nodes.world_size == 1
         # Serial: on CUDA this compiles the optimizer's kernel.
         self.masters: list[Masters] = [
             drafter.submit(
-                make_masters,
+                create_masters,
                 {name: drafter.parameters[name] for name in names},
                 config,
                 borrows=single,
@@ -70,7 +70,7 @@ class Exchange:
         norm = _mean_norm(norms, weight)
         if launched and not math.isfinite(norm):
             for masters in self.masters:
-                masters.undo_step()
+                masters.revert_step_count()
         elif not launched and math.isfinite(norm):
             self._each_owner(self._step_owner, lr, host_scale(norm, weight=weight, clip=self._clip))
         return norm

@@ -14,7 +14,7 @@ from dflash_trainer.config.schema import Config
 from dflash_trainer.data.arrow import ArrowSamples
 from dflash_trainer.data.batches import read_batch
 from dflash_trainer.data.plan import BatchPlan
-from dflash_trainer.data.prefetch import Loaded, Prefetcher
+from dflash_trainer.data.prefetch import LoadedBatch, Prefetcher
 from dflash_trainer.data.stream import StreamRange, StreamShape, Work, evaluation_batches, work_stream
 from dflash_trainer.pipeline.drafter_worker import BatchReport, DrafterWorker, FrozenEnds
 from dflash_trainer.pipeline.exchange import Exchange
@@ -133,13 +133,13 @@ class Pipeline:
         ends = FrozenEnds(site.embed, site.head)
         return DrafterWorker(f"drafter[{index}]", site.drafter, ends, queue, config.objective, seed=config.runtime.seed)
 
-    def _load(self, dataset: Dataset, works: Iterator[Work]) -> Iterator[Loaded]:
+    def _load(self, dataset: Dataset, works: Iterator[Work]) -> Iterator[LoadedBatch]:
         vocab = self.targets[0].shape.vocab_size
         for work in works:
             samples = dataset.train if work.kind == "train" else dataset.evaluation
             assert samples is not None
             rows = self.config.data.batch_size(work.planned.bucket)
-            yield Loaded(work, read_batch(samples, work.planned, rows=rows, vocab_size=vocab))
+            yield LoadedBatch(work, read_batch(samples, work.planned, rows=rows, vocab_size=vocab))
 
     def _gather(self, futures: list[Future[list[BatchReport]]]) -> list[list[BatchReport]]:
         """Return the results in order, or raise the first failure of any worker with its traceback."""

@@ -5,7 +5,7 @@ drafter, so the batch that the drafter waits for always has a free slot. On CUDA
 drafter's device, allocated once; on CPU the queue passes the tensor itself.
 """
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dflash_trainer.data.prefetch import Loaded
+from dflash_trainer.data.prefetch import LoadedBatch
 
 
 class QueueClosed(Exception):
@@ -26,7 +26,7 @@ class QueueClosed(Exception):
 class StatesBatch:
     """A batch with its hidden states, on the drafter's device."""
 
-    loaded: Loaded
+    loaded: LoadedBatch
     states_BLX: Tensor
     ready: torch.cuda.Event | None
 
@@ -62,7 +62,7 @@ class StatesQueue:
         with self._changed:
             return len(self._items)
 
-    def put(self, loaded: Loaded, states_BLX: Tensor) -> None:
+    def put(self, loaded: LoadedBatch, states_BLX: Tensor) -> None:
         """Queue a batch with its states [B, L, X]; block until a slot is free. Raises QueueClosed."""
         turn = loaded.work.turn
         with self._changed:
@@ -100,7 +100,7 @@ class StatesQueue:
             self._closed = True
             self._changed.notify_all()
 
-    def _into_ring(self, loaded: Loaded, states_BLX: Tensor) -> StatesBatch:
+    def _into_ring(self, loaded: LoadedBatch, states_BLX: Tensor) -> StatesBatch:
         """Copy on a separate stream, so that the target does not wait for the drafter's queued work."""
         assert self._ring is not None
         slot = loaded.work.turn % self.depth

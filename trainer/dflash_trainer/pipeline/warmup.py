@@ -20,11 +20,11 @@ from torch import Tensor
 from dflash_trainer import compilation
 from dflash_trainer.loss import draft_loss
 from dflash_trainer.loss.head import HeadProducts
-from dflash_trainer.loss.loss import prepared_head
+from dflash_trainer.loss.loss import prepare_head
 from dflash_trainer.model import Drafter, build_drafter
 from dflash_trainer.model.anchors import draw_anchors
-from dflash_trainer.optim.fused_masters import make_masters
-from dflash_trainer.optim.owners import divide
+from dflash_trainer.optim.fused_masters import create_masters
+from dflash_trainer.optim.owners import partition_weights
 from dflash_trainer.target import Target, load_target
 
 if TYPE_CHECKING:
@@ -122,14 +122,14 @@ def run_warmup(config: Config, report: Path, *, log: Log = print) -> dict[str, A
 
 def warm_optimizer(config: Config, drafters: Sequence[DrafterSite], *, log: Log = print) -> None:
     """Compile the optimizer update of every owner; a run does this when it creates its masters."""
-    parts = divide({name: p.numel() for name, p in drafters[0].drafter.named_parameters()}, len(drafters))
+    parts = partition_weights({name: p.numel() for name, p in drafters[0].drafter.named_parameters()}, len(drafters))
     for number, (site, names) in enumerate(zip(drafters, parts, strict=True)):
         if site.device.type == "cuda":
             log(f"compiling optimizer[{number}] {site.device}")
             _enter(site.device)
             weights = dict(site.drafter.named_parameters())
             with compilation.named_compile_failures():
-                make_masters(
+                create_masters(
                     {name: weights[name] for name in names},
                     config.optimizer,
                     borrows=len(drafters) == 1,
@@ -146,7 +146,7 @@ def place_drafter(config: Config, target: Target, device: str) -> DrafterSite:
     drafter = build_drafter(config, target.shape).to(device=place, dtype=dtype)
     embed = target.embed_weight.to(device=place, dtype=dtype)
     head = embed if target.head_weight is target.embed_weight else target.head_weight.to(device=place, dtype=dtype)
-    return DrafterSite(drafter, place, embed, prepared_head(head, config.objective, drafter.compiler))
+    return DrafterSite(drafter, place, embed, prepare_head(head, config.objective, drafter.compiler))
 
 
 def _target_steps(config: Config, targets: Sequence[Target]) -> Iterator[_Step]:
@@ -155,7 +155,7 @@ def _target_steps(config: Config, targets: Sequence[Target]) -> Iterator[_Step]:
 
             def run(target: Target = target, bucket: int = bucket) -> None:
                 _enter(target.device)
-                target.warm(config.data.batch_size(bucket), bucket)
+                target.warm_up(config.data.batch_size(bucket), bucket)
 
             yield _Step(f"target[{number}]", target.device, bucket, "forward", run)
 

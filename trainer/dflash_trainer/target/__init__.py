@@ -1,4 +1,4 @@
-"""The frozen target: its weights, a forward pass to the last captured layer, and CUDA graphs of it."""
+"""The frozen target: weights, forward pass up to the last captured layer, and CUDA graphs."""
 
 from dflash_trainer.target.load import load_target
 from dflash_trainer.target.target import Target

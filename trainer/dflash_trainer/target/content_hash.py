@@ -1,4 +1,4 @@
-"""What a target's weights are, in 16 letters: whatever file they came from, wherever it lies."""
+"""Hash of a target's loaded weights, independent of file format and path."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dflash_trainer.target.weights import TargetWeights
 _BITS = {2: torch.int16, 4: torch.int32}
 
 
-def content_of(plan: TargetPlan, weights: TargetWeights) -> str:
-    """Hash over what is computed with: the plan's numbers, and the sum of each row of every loaded weight.
+def content_hash(plan: TargetPlan, weights: TargetWeights) -> str:
+    """Return 16 hex digits: the hash of the plan's numbers and of the row sums of every loaded weight.
 
-    A row is summed as whole numbers, its bits read as such: that is exact on every device, reads each weight once, and
-    no weight can change alone without changing it.
+    The bits of a row are summed as integers. This is exact on every device, reads each weight once, and changes with
+    any single weight.
     """
     numbers = (plan.kinds, plan.sizes, plan.delta_net, plan.inverse_frequencies, plan.rope_scale)
     digest = hashlib.sha256(repr(numbers).encode())
@@ -33,5 +33,5 @@ def _tensors(weights: TargetWeights) -> Iterator[Tensor]:
     if weights.head is not weights.embed:
         yield weights.head
     yield weights.final_norm
-    for halves in weights.layers:
-        yield from (tensor for half in halves for tensor in half if tensor is not None)
+    for layer in weights.layers:
+        yield from (tensor for half in layer for tensor in half if tensor is not None)

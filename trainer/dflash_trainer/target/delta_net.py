@@ -1,10 +1,10 @@
-"""GatedDeltaNet, the linear-attention layer of Qwen3.5/3.6: what surrounds the delta rule, and a reference for it.
+"""GatedDeltaNet, the linear-attention layer of Qwen3.5/3.6: all but the delta rule, and a reference of the rule.
 
-On CUDA the rule itself is flash-linear-attention's kernel. All around it (norm, convolution, gates) is plain code
-that compiles into a few kernels, so that no other kernel package is needed.
+On CUDA the delta rule is a flash-linear-attention kernel. The rest (norm, convolution, gates) is plain PyTorch that
+compiles to a few kernels, so no other kernel package is needed.
 """
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNK = 64
 
 
 class DeltaNetSizes(NamedTuple):
-    """Heads of a GatedDeltaNet layer."""
+    """Numbers and dimensions of heads in a GatedDeltaNet layer: G, H, E, F."""
 
     key_heads: int
     value_heads: int
@@ -31,7 +31,7 @@ class DeltaNetSizes(NamedTuple):
 
 
 class DeltaNetWeights(NamedTuple):
-    """The first half of a GatedDeltaNet layer."""
+    """Weights of the first half of a GatedDeltaNet layer."""
 
     norm: Tensor
     qkv: Tensor
@@ -45,15 +45,8 @@ class DeltaNetWeights(NamedTuple):
     out: Tensor
 
 
-class DeltaNetState(NamedTuple):
-    """What a sequence leaves behind: the last inputs of the convolution and the rule's memory."""
-
-    conv_BTC: Tensor
-    memory_BHEF: Tensor
-
-
 class RuleInputs(NamedTuple):
-    """What the delta rule takes: q, k [B,L,G,E] (normed), v [B,L,H,F], log decay and beta [B,L,H]."""
+    """Inputs of the delta rule: normalised q, k [B, L, G, E]; v [B, L, H, F]; log decay, beta [B, L, H]."""
 
     q: Tensor
     k: Tensor
@@ -63,7 +56,10 @@ class RuleInputs(NamedTuple):
 
 
 DeltaRule = Callable[[RuleInputs, Tensor | None, bool], tuple[Tensor, Tensor | None]]
-"""(inputs, memory before, wanted after?) to (output [B,L,H,F], memory after or None)."""
+"""(inputs, memory before, return the memory after?) -> (output [B, L, H, F], memory after or None).
+
+A memory is [B, H, E, F].
+"""
 
 
 def delta_net_inputs(
@@ -75,16 +71,28 @@ def delta_net_inputs(
     *,
     all_inputs: bool = False,
 ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-    """Everything before the rule: (fields of its inputs, gate z [B,L,H*F], the convolution's last inputs or all)."""
+    """Compute everything before the delta rule.
+
+    Args:
+        x_BLD: input of the layer.
+        w: weights of the layer.
+        heads: numbers and dimensions of heads.
+        sizes: sizes of the layer.
+        before_BTC: inputs of the convolution before this pass, T = taps - 1; None at the start of a sequence.
+        all_inputs: return all inputs of the convolution instead of the last taps - 1.
+
+    Returns:
+        Fields of `RuleInputs`, output gate z [B, L, H*F], and inputs of the convolution [B, T, C].
+    """
     normed = rms_norm(x_BLD, w.norm, sizes)
-    mixed = functional.linear(normed, w.qkv)
+    qkv = functional.linear(normed, w.qkv)
     taps = w.conv.shape[-1]
     if before_BTC is None:
-        mixed = functional.pad(mixed, (0, 0, taps - 1, 0))
+        qkv = functional.pad(qkv, (0, 0, taps - 1, 0))
     else:
-        mixed = torch.cat((before_BTC, mixed), dim=1)
-    last = mixed if all_inputs else mixed[:, 1 - taps :]
-    q, k, v = causal_convolution(mixed, w.conv).split(
+        qkv = torch.cat((before_BTC, qkv), dim=1)
+    kept = qkv if all_inputs else qkv[:, 1 - taps :]
+    q, k, v = causal_convolution(qkv, w.conv).split(
         (heads.key_heads * heads.key_dim, heads.key_heads * heads.key_dim, heads.value_heads * heads.value_dim), dim=-1
     )
     decay = -torch.exp(w.decay_log.float()) * functional.softplus(
@@ -97,42 +105,45 @@ def delta_net_inputs(
         decay,
         torch.sigmoid(functional.linear(normed, w.b)),
     )
-    return inputs, functional.linear(normed, w.z), last
+    return inputs, functional.linear(normed, w.z), kept
 
 
-def causal_convolution(padded_BTC: Tensor, weight_C1K: Tensor) -> Tensor:
-    """Depthwise convolution and SiLU, channels last: a sum of shifted rows, so that it fuses with its neighbours."""
-    taps = weight_C1K.shape[-1]
+def causal_convolution(padded_BTC: Tensor, weight: Tensor) -> Tensor:
+    """Apply a depthwise convolution and SiLU, channels last; returns [B, L, C] with T = L + taps - 1.
+
+    `weight` is [C, 1, taps]. The convolution is a sum of shifted inputs, which the compiler can fuse.
+    """
+    taps = weight.shape[-1]
     length = padded_BTC.shape[1] - taps + 1
-    total = padded_BTC[:, :length].float() * weight_C1K[:, 0, 0].float()
+    total = padded_BTC[:, :length].float() * weight[:, 0, 0].float()
     for tap in range(1, taps):
-        total = total + padded_BTC[:, tap : tap + length].float() * weight_C1K[:, 0, tap].float()
+        total = total + padded_BTC[:, tap : tap + length].float() * weight[:, 0, tap].float()
     return functional.silu(total).to(padded_BTC.dtype)
 
 
 def unit_length(x: Tensor) -> Tensor:
-    """x over its length along the last axis."""
+    """Return `x` divided by its L2 norm over the last axis."""
     wide = x.float()
     return (wide * torch.rsqrt(wide.pow(2).sum(-1, keepdim=True) + _L2_EPS)).to(x.dtype)
 
 
 def delta_net_outputs(
-    x_BLD: Tensor, mixed_BLHF: Tensor, z_BLX: Tensor, w: DeltaNetWeights, w_mlp: MlpWeights, sizes: LayerSizes
+    x_BLD: Tensor, output_BLHF: Tensor, z: Tensor, w: DeltaNetWeights, w_mlp: MlpWeights, sizes: LayerSizes
 ) -> Tensor:
-    """Everything after the rule: gated norm, output projection, MLP."""
-    wide = mixed_BLHF.float()
+    """Compute everything after the delta rule: norm, gate z [B, L, H*F], output projection, MLP; returns [B, L, D]."""
+    wide = output_BLHF.float()
     wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + sizes.eps) * w.out_norm.float()
-    wide = wide * functional.silu(z_BLX.view(mixed_BLHF.shape).float())
+    wide = wide * functional.silu(z.view(output_BLHF.shape).float())
     return mlp(x_BLD + functional.linear(wide.to(x_BLD.dtype).flatten(2), w.out), w_mlp, sizes)
 
 
 def reference_delta_rule(
     inputs: RuleInputs, memory_BHEF: Tensor | None = None, keep: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """The gated delta rule in plain PyTorch, a chunk of 64 tokens at a time, in fp32.
+    """Compute the gated delta rule in plain PyTorch and fp32, in chunks of 64 tokens; see `DeltaRule`.
 
-    For each token: memory = exp(decay) * memory; memory += k (beta (v - memory k)); output = memory q / sqrt(E).
-    Inside a chunk the corrections form a unit lower triangular system, solved at once.
+    Per token: memory = exp(decay) * memory; memory += k (beta (v - memory k)); output = memory q / sqrt(E).
+    Within a chunk, the corrections solve one unit lower triangular system.
     """
     q, k, v, decay, beta = (x.float().transpose(1, 2) for x in inputs)
     repeat = v.shape[1] // q.shape[1]
@@ -141,23 +152,23 @@ def reference_delta_rule(
     outputs = []
     for start in range(0, q.shape[2], _CHUNK):
         part = slice(start, start + _CHUNK)
-        inside = RuleInputs(*(x[:, :, part] for x in (q, k, v, decay, beta)))
-        output, memory = _chunk_rule(inside, memory)
+        chunk = RuleInputs(*(x[:, :, part] for x in (q, k, v, decay, beta)))
+        output, memory = _chunk_rule(chunk, memory)
         outputs.append(output)
     result = torch.cat(outputs, dim=2).transpose(1, 2).to(inputs.v.dtype)
     return result, memory if keep else None
 
 
 def _chunk_rule(inputs: RuleInputs, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """One chunk of T tokens; all [B, H, T, ...], memory [B, H, E, F]."""
+    """Compute one chunk of T tokens: inputs [B, H, T, ...], memory [B, H, E, F]."""
     q, k, v, decay, beta = inputs
     total = decay.cumsum(-1)
     between = torch.exp((total[..., :, None] - total[..., None, :]).tril()).tril()
-    grown = torch.exp(total)[..., None]
+    decayed = torch.exp(total)[..., None]
     system = (beta[..., None] * (k @ k.mT) * between).tril(-1)
-    wanted = beta[..., None] * (v - (k * grown) @ memory)
-    change = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
-    output = (q * grown) @ memory + ((q @ k.mT) * between) @ change
+    rhs = beta[..., None] * (v - (k * decayed) @ memory)
+    change = torch.linalg.solve_triangular(system, rhs, upper=False, unitriangular=True)
+    output = (q * decayed) @ memory + ((q @ k.mT) * between) @ change
     to_end = torch.exp(total[..., -1:] - total)[..., None]
     memory = memory * torch.exp(total[..., -1])[..., None, None] + (k * to_end).mT @ change
     return output, memory

@@ -1,4 +1,4 @@
-"""Finds the fused delta rule, and refuses to run slowly in silence."""
+"""Selection of the delta rule: fused kernels on CUDA, and an error instead of a silent slow fallback."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from dflash_trainer.target.delta_net import DeltaRule, RuleInputs, reference_del
 
 
 def delta_rule_for(device: torch.device, fast_path: str) -> DeltaRule:
-    """The rule to use on `device`; on CUDA the fused one, unless `fast_path` allows the slow one.
+    """Return the delta rule for `device`: fused on CUDA, the reference on the CPU.
 
-    Raises ConfigError naming what is missing when the fused kernels are required and cannot be imported.
+    On CUDA the reference is used only when the kernels cannot be imported and `fast_path` is "allow_slow".
+
+    Raises:
+        ConfigError: the fused kernels are required and cannot be imported.
     """
     if device.type != "cuda":
         return reference_delta_rule
@@ -27,7 +30,7 @@ def delta_rule_for(device: torch.device, fast_path: str) -> DeltaRule:
             "target.fast_path",
             fast_path,
             f"flash-linear-attention cannot be imported ({error})",
-            'install flash-linear-attention and fla-core, or accept a slow target with "allow_slow"',
+            'install flash-linear-attention and fla-core, or use "allow_slow" to accept a slow target',
         ) from error
 
 

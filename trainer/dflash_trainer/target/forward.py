@@ -1,6 +1,6 @@
-"""Runs the target's layers over a padded batch and keeps the captured states."""
+"""Forward pass of the target over a padded batch, up to the last captured layer."""
 
-# Tensor letters: see dflash_trainer.model.
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dflash_trainer.target.weights import TargetWeights
 
 
 class CaptureForward:
-    """The target up to its last captured layer, without head; one a worker."""
+    """The target up to its last captured layer, without the head; one per worker."""
 
     def __init__(
         self, plan: TargetPlan, weights: TargetWeights, captured: tuple[int, ...], rule: DeltaRule, *, compiled: bool
@@ -34,7 +34,7 @@ class CaptureForward:
 
     @torch.no_grad()
     def __call__(self, input_ids_BL: Tensor, into_BLX: Tensor) -> None:
-        """Write the outputs of the captured layers side by side into `into_BLX`."""
+        """Write the outputs of the captured layers, concatenated, to `into_BLX`."""
         cos, sin = self._rope_of(input_ids_BL.shape[1])
         x = functional.embedding(input_ids_BL, self.weights.embed)
         width = self.plan.shape.hidden_size
@@ -45,7 +45,7 @@ class CaptureForward:
                 into_BLX[:, :, start : start + width].copy_(x)
 
     def _rope_of(self, length: int) -> tuple[Tensor, Tensor]:
-        """Tables of positions 0 .. length-1, made once a length (a CUDA graph may not copy from the host)."""
+        """Return RoPE tables [L, R] of positions 0 .. L-1, cached: a CUDA graph must not copy from the host."""
         if length not in self._rope:
             self._rope[length] = rope_tables(self.plan, torch.arange(length, device=self.weights.embed.device))
         return self._rope[length]
@@ -57,8 +57,8 @@ class CaptureForward:
             return self._function(attention_layer)(x, first, second, cos, sin, sizes)
         assert self.plan.delta_net is not None
         inputs, z, _ = self._function(delta_net_inputs)(x, first, self.plan.delta_net, sizes)
-        mixed, _ = self.rule(RuleInputs(*inputs), None, False)
-        return self._function(delta_net_outputs)(x, mixed, z, first, second, sizes)
+        output, _ = self.rule(RuleInputs(*inputs), None, False)
+        return self._function(delta_net_outputs)(x, output, z, first, second, sizes)
 
     def _function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return self.compiler.compiled(function) if self.compiled else function

@@ -1,4 +1,4 @@
-"""From `target.path` to a target on a device; no device_map anywhere."""
+"""Load the target from `target.path` onto one device, without device_map."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dflash_trainer.config.target_shape import TargetLocation, locate, read_shap
 from dflash_trainer.errors import InputError
 from dflash_trainer.target.fast_path import delta_rule_for
 from dflash_trainer.target.forward import CaptureForward
-from dflash_trainer.target.plan import TargetPlan, plan_of_config, plan_of_shape
+from dflash_trainer.target.plan import TargetPlan, plan_from_config, plan_from_shape
 from dflash_trainer.target.target import Target
 from dflash_trainer.target.weights import (
     Progress,
@@ -29,16 +29,19 @@ if TYPE_CHECKING:
 
 
 def load_target(
-    config: Config, device: torch.device | str, *, whole: bool = False, progress: Progress | None = None
+    config: Config, device: torch.device | str, *, all_layers: bool = False, progress: Progress | None = None
 ) -> Target:
     """Load the target on `device`.
 
     Args:
-        whole: load every layer (needed to decode), not only those up to the last captured one.
-        progress: told after each layer.
+        config: the run's configuration.
+        device: CPU or a GPU.
+        all_layers: load every layer, which decoding needs, instead of only those up to the last captured layer.
+        progress: called after each layer with (layers loaded, layers in total).
+
     Raises:
-        InputError: weights missing, damaged, or of a model that is not understood.
-        ConfigError: captured layers that the target lacks, or fused kernels missing.
+        InputError: weights are missing, damaged, or of an unsupported model.
+        ConfigError: a captured layer does not exist in the target, or fused kernels are missing.
     """
     device = torch.device(device)
     if device.type == "cuda":
@@ -46,7 +49,7 @@ def load_target(
     location = locate(config.target.path)
     plan, source = _open(location)
     captured = config.drafter.captured_layers(plan.shape.num_layers)
-    layers = plan.shape.num_layers if whole else captured[-1] + 1
+    layers = plan.shape.num_layers if all_layers else captured[-1] + 1
     dtype = getattr(torch, config.target.dtype)
     needs_rule = "delta_net" in plan.kinds
     rule = delta_rule_for(device if needs_rule else torch.device("cpu"), config.target.fast_path)
@@ -60,13 +63,13 @@ def load_target(
 def _open(location: TargetLocation) -> tuple[TargetPlan, TensorSource]:
     shape = read_shape(location)
     if location.kind == "random":
-        plan = plan_of_shape(shape)
+        plan = plan_from_shape(shape)
         return plan, RandomTensors(plan)
     assert location.path is not None
     if location.kind == "gguf":
         config, tensors = _read_gguf(location.path)
-        return plan_of_config(shape, config), StateDict(tensors)
-    return plan_of_config(shape, _text_config(location.path)), SafetensorsFolder(location.path)
+        return plan_from_config(shape, config), StateDict(tensors)
+    return plan_from_config(shape, _text_config(location.path)), SafetensorsFolder(location.path)
 
 
 def _text_config(folder: Path) -> Any:
@@ -76,7 +79,7 @@ def _text_config(folder: Path) -> Any:
 
 
 def _read_gguf(file: Path) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Dequantise a GGUF file through transformers: (its configuration, its tensors in fp32)."""
+    """Dequantise a GGUF file with transformers; returns (configuration, fp32 tensors)."""
     from transformers import AutoModelForCausalLM
 
     model = _reading(
@@ -91,7 +94,7 @@ def _tokenizer(location: TargetLocation) -> Any:
 
     if location.path is None:
         raise InputError(
-            f"target.path = 'random:{location.random_shape}': random weights have no tokenizer", "use real weights"
+            f"target.path = 'random:{location.random_shape}': random weights have no tokenizer", "use published weights"
         )
     path = location.path
     if location.kind == "gguf":
@@ -103,4 +106,4 @@ def _reading(path: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise InputError(f"target.path: {path} cannot be read ({error})", "fetch the weights again") from error
+        raise InputError(f"target.path: {path} cannot be read ({error})", "download the weights again") from error

@@ -1,4 +1,6 @@
-"""What a target's layers are: their kinds, sizes, tensor names and shapes, and its rotary frequencies."""
+"""Structure of a target: layer kinds, sizes, tensor names and shapes, and rotary frequencies."""
+
+# Tensor letters: see dflash_trainer/__init__.py.
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ MLP_NAMES = {
     "up": "mlp.up_proj.weight",
     "down": "mlp.down_proj.weight",
 }
-"""Our field names to the published tensor names of a layer."""
+"""Field names to published tensor names of a layer."""
 
 _TAPS = 4
 _FULL_EVERY = 4
@@ -59,11 +61,12 @@ class TargetPlan:
 
     @property
     def sizes(self) -> LayerSizes:
+        """Constants of the layers."""
         hybrid = self.shape.family == "qwen3_5"
         return LayerSizes(self.shape.head_dim, self.shape.rms_norm_eps, gated=hybrid, centred=hybrid)
 
     def layer_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
-        """Published tensor name to shape, for one layer."""
+        """Return published tensor names and their shapes for one layer."""
         first = self._attention_shapes() if self.kinds[layer] == "attention" else self._delta_net_shapes()
         hidden, wide = self.shape.hidden_size, self.shape.intermediate_size
         mlp = {"norm": (hidden,), "gate": (wide, hidden), "up": (wide, hidden), "down": (hidden, wide)}
@@ -102,8 +105,8 @@ class TargetPlan:
         return {DELTA_NET_NAMES[field]: size for field, size in sizes.items()}
 
 
-def plan_of_shape(shape: TargetShape) -> TargetPlan:
-    """The plan of a random target: default rotary frequencies, every 4th layer of a hybrid full."""
+def plan_from_shape(shape: TargetShape) -> TargetPlan:
+    """Return the plan of a random target: default rotary frequencies; in a hybrid, every 4th layer is attention."""
     hybrid = shape.family == "qwen3_5"
     kinds: tuple[LayerKind, ...] = tuple(
         "attention" if not hybrid or layer % _FULL_EVERY == _FULL_EVERY - 1 else "delta_net"
@@ -120,8 +123,8 @@ def plan_of_shape(shape: TargetShape) -> TargetPlan:
     )
 
 
-def plan_of_config(shape: TargetShape, text_config: Any) -> TargetPlan:
-    """The plan of published weights; `text_config` is transformers' configuration of the text model."""
+def plan_from_config(shape: TargetShape, text_config: Any) -> TargetPlan:
+    """Return the plan of published weights; `text_config` is the text model's transformers configuration."""
     types = getattr(text_config, "layer_types", None) or ["full_attention"] * shape.num_layers
     kinds: tuple[LayerKind, ...] = tuple("delta_net" if kind == "linear_attention" else "attention" for kind in types)
     heads = None
@@ -137,7 +140,7 @@ def plan_of_config(shape: TargetShape, text_config: Any) -> TargetPlan:
 
 
 def rope_tables(plan: TargetPlan, positions_L: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [S, rotated channels], fp32."""
+    """Return cosine and sine of the positions, fp32, each [L, R]."""
     inverse = torch.tensor(plan.inverse_frequencies, dtype=torch.float32, device=positions_L.device)
     angle = positions_L.float()[:, None] * inverse
     angle = torch.cat((angle, angle), dim=-1)

@@ -1,4 +1,4 @@
-"""A target's tensors: found by name in whatever holds them, checked, and put on the device."""
+"""Tensors of a target: looked up by name in their source, checked, and copied to the device."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ from dflash_trainer.target.plan import ATTENTION_NAMES, DELTA_NET_NAMES, MLP_NAM
 HEAD = "lm_head.weight"
 
 Progress = Callable[[int, int], None]
-"""(layers done, layers in all)"""
+"""(layers loaded, layers in total)"""
 
 
 class TensorSource(Protocol):
-    """Holds published tensors by name."""
+    """Source of published tensors by name."""
 
-    def names(self) -> list[str]: ...
+    def names(self) -> list[str]:
+        """Return the names of all tensors."""
 
-    def load(self, name: str, device: torch.device, dtype: torch.dtype) -> Tensor: ...
+    def load(self, name: str, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return a tensor on `device` in `dtype`."""
 
 
 @dataclass(frozen=True)
 class TargetWeights:
-    """Tensors of the layers that run, and of the two ends."""
+    """Embedding [V, D], head [V, D], final norm [D], and the two halves of every loaded layer."""
 
     embed: Tensor
     head: Tensor
@@ -43,7 +45,7 @@ class TargetWeights:
 
 
 class SafetensorsFolder:
-    """A folder of safetensors files, with or without an index."""
+    """Tensors in a folder of safetensors files, with or without an index."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,19 +57,21 @@ class SafetensorsFolder:
             try:
                 table = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
             except (OSError, ValueError, KeyError) as error:
-                raise InputError(f"{index}: cannot be read ({error})", "fetch the weights again") from error
+                raise InputError(f"{index}: cannot be read ({error})", "download the weights again") from error
             return {name: self.folder / file for name, file in table.items()}
         found: dict[str, Path] = {}
         for file in sorted(self.folder.glob("*.safetensors")):
             found |= dict.fromkeys(self._open(file).keys(), file)
         if not found:
-            raise InputError(f"target.path: {self.folder} holds no *.safetensors file", "fetch the weights")
+            raise InputError(f"target.path: no *.safetensors file in {self.folder}", "download the weights")
         return found
 
     def names(self) -> list[str]:
+        """Return the names of all tensors."""
         return list(self.file_of)
 
     def load(self, name: str, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return a tensor on `device` in `dtype`."""
         tensor: Tensor = self._open(self.file_of[name]).get_tensor(name)
         return tensor.to(device=device, dtype=dtype)
 
@@ -75,24 +79,26 @@ class SafetensorsFolder:
         try:
             return safe_open(file, framework="pt")
         except (OSError, SafetensorError) as error:
-            raise InputError(f"{file}: cannot be read ({error})", "fetch the weights again") from error
+            raise InputError(f"{file}: cannot be read ({error})", "download the weights again") from error
 
 
 class StateDict:
-    """Tensors already in memory."""
+    """Tensors that are already in memory."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = tensors
 
     def names(self) -> list[str]:
+        """Return the names of all tensors."""
         return list(self.tensors)
 
     def load(self, name: str, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return a tensor on `device` in `dtype`."""
         return self.tensors[name].to(device=device, dtype=dtype)
 
 
 class RandomTensors:
-    """Invents a target: matrices with std 0.02, norms neutral; the same for a name on every device of a kind."""
+    """Random weights: matrices with std 0.02, neutral norms; reproducible per tensor name and device type."""
 
     def __init__(self, plan: TargetPlan) -> None:
         hidden, vocab = plan.shape.hidden_size, plan.shape.vocab_size
@@ -107,9 +113,11 @@ class RandomTensors:
         self.neutral_norm = 0.0 if plan.sizes.centred else 1.0
 
     def names(self) -> list[str]:
+        """Return the names of all tensors."""
         return list(self.shapes)
 
     def load(self, name: str, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return a new random tensor on `device` in `dtype`."""
         tensor = torch.empty(self.shapes[name], device=device, dtype=dtype)
         if name.endswith("linear_attn.norm.weight"):
             return tensor.fill_(1.0)
@@ -130,49 +138,54 @@ def load_weights(
     dtype: torch.dtype,
     progress: Progress | None = None,
 ) -> TargetWeights:
-    """Load both ends and the first `layers` layers. Raises InputError naming a tensor that lacks or does not fit."""
+    """Load embedding, head, final norm and the first `layers` layers.
+
+    Raises:
+        InputError: a tensor is missing, has another shape, or is not supported.
+    """
     names = source.names()
-    prefix, head_name = find_ends(names)
+    prefix, head_name = find_embedding_and_head(names)
     shape = plan.shape
     if not shape.tied and not head_name.endswith(HEAD):
         raise InputError(
-            f"target.path: the weights lack {HEAD}, and config.json does not say that the head is the embedding",
-            "fetch the weights again, or correct config.json",
+            f"target.path: tensor {HEAD} is missing, and config.json does not set tie_word_embeddings",
+            "download the weights again, or correct config.json",
         )
-    ends = {
+    outer = {
         prefix + "embed_tokens.weight": (shape.vocab_size, shape.hidden_size),
         prefix + "norm.weight": (shape.hidden_size,),
         head_name: (shape.vocab_size, shape.hidden_size),
     }
     known = frozenset(names)
-    loaded = {name: _load(source, known, name, size, device, dtype) for name, size in ends.items()}
-    stack = []
+    loaded = {name: _load(source, known, name, size, device, dtype) for name, size in outer.items()}
+    loaded_layers = []
     for layer in range(layers):
         tensors = {
             name: _load(source, known, f"{prefix}layers.{layer}.{name}", size, device, dtype)
             for name, size in plan.layer_shapes(layer).items()
         }
-        _refuse_extra(known, f"{prefix}layers.{layer}.", tensors)
-        stack.append((_first_half(tensors), _second_half(tensors)))
+        _check_no_extra_tensors(known, f"{prefix}layers.{layer}.", tensors)
+        loaded_layers.append((_first_half(tensors), _second_half(tensors)))
         if progress:
             progress(layer + 1, layers)
     return TargetWeights(
         embed=loaded[prefix + "embed_tokens.weight"],
         head=loaded[head_name],
         final_norm=loaded[prefix + "norm.weight"],
-        layers=tuple(stack),
+        layers=tuple(loaded_layers),
     )
 
 
-def find_ends(names: list[str]) -> tuple[str, str]:
-    """(prefix of the text model, name of the head); without a head of its own, the head is the embedding.
+def find_embedding_and_head(names: list[str]) -> tuple[str, str]:
+    """Return (prefix of the text model, name of the head); with tied weights the head is the embedding.
 
-    Raises InputError when there is no embedding, or more than one.
+    Raises:
+        InputError: the number of embeddings is not 1.
     """
     embeddings = [name for name in names if name.endswith("embed_tokens.weight") and not name.startswith("mtp.")]
     if len(embeddings) != 1:
         raise InputError(
-            f"target.path: {len(embeddings)} tensors end in embed_tokens.weight, one is needed",
+            f"target.path: {len(embeddings)} tensor names end in embed_tokens.weight, expected 1",
             "use a Llama, Qwen3 or Qwen3.5/3.6 checkpoint",
         )
     prefix = embeddings[0].removesuffix("embed_tokens.weight")
@@ -189,23 +202,23 @@ def _load(
     dtype: torch.dtype,
 ) -> Tensor:
     if name not in known:
-        raise InputError(f"target.path: the weights lack {name}", "fetch the weights again, or correct config.json")
+        raise InputError(f"target.path: tensor {name} is missing", "download the weights again, or correct config.json")
     tensor = source.load(name, device, dtype)
     if tuple(tensor.shape) != size:
         raise InputError(
-            f"target.path: {name} has shape {tuple(tensor.shape)}, config.json says {size}",
-            "fetch weights and config.json of one model",
+            f"target.path: {name} has shape {tuple(tensor.shape)}, expected {size} from config.json",
+            "download weights and config.json of the same model",
         )
     return tensor
 
 
-def _refuse_extra(known: frozenset[str], prefix: str, used: dict[str, Tensor]) -> None:
-    """A tensor we do not use (a bias, an expert) means another model: refuse rather than compute something else."""
+def _check_no_extra_tensors(known: frozenset[str], prefix: str, used: dict[str, Tensor]) -> None:
+    """Raise InputError for an unused tensor of a layer (a bias, an expert), which means an unsupported model."""
     extra = sorted(name for name in known if name.startswith(prefix) and name.removeprefix(prefix) not in used)
     extra = [name for name in extra if not name.endswith("rotary_emb.inv_freq")]
     if extra:
         raise InputError(
-            f"target.path: {len(extra)} tensors of a layer are not understood, such as {extra[0]}",
+            f"target.path: {len(extra)} tensors of a layer are not supported, such as {extra[0]}",
             "use a Llama, Qwen3 or Qwen3.5/3.6 checkpoint without biases, experts or quantisation",
         )
 

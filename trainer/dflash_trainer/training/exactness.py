@@ -40,7 +40,7 @@ def run_fingerprint(pipeline: Pipeline, dataset: Dataset) -> dict[str, Any]:
     per_epoch, per_step = dataset.train_plan.batches_per_epoch, pipeline.shape.batches_per_step
     return {
         "total_steps": total_steps(per_epoch, per_step, config.optimizer),
-        "target": pipeline.targets[0].content,
+        "target": pipeline.targets[0].content_hash,
         "dataset": dataset.train.fingerprint,
         "nodes": pipeline.nodes.world_size,
         "drafter_devices": [_device_name(device) for device in config.drafter.devices],

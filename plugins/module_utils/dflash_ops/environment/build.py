@@ -90,7 +90,7 @@ def require_space(layout: Layout, spec: Spec) -> None:
     for path, wanted, what in needs:
         mount = disk.mount_of(path)
         by_mount[mount] = by_mount.get(mount, 0) + wanted
-        disk.require(
+        disk.require_space(
             path, by_mount[mount], what=what, remedy="free some, or set dflash_root or python_env_cache_dir elsewhere"
         )
 
@@ -114,7 +114,7 @@ class DamagedCache(OpsError):
 
     def __init__(self, problems: list[str], packages: list[str]) -> None:
         super().__init__(
-            f"{len(problems)} installed file(s) are not what their wheels say: {truncate.listed(problems, 10)}.",
+            f"{len(problems)} installed file(s) are not what their wheels say: {truncate.join_items(problems, 10)}.",
             remedy="the disk or uv's cache is damaged: check the disk, remove python_env_cache_dir, run again",
         )
         self.packages = packages
@@ -131,7 +131,7 @@ def install(aside: Path, spec: Spec, status: Status, uv: Uv) -> None:
     lock = without_inherited(spec.lock) if spec.inherits else spec.lock
     fill(aside, spec, sources.plan(lock, spec.sources, python=status.python.short), uv)
     inherited = f"{status.python.purelib}\n" if spec.inherits else ""
-    (site_packages(aside) / tree_manifest.OWN_PTH).write_text(NO_BYTECODE + inherited)
+    (site_packages(aside) / tree_manifest.BUILD_PTH).write_text(NO_BYTECODE + inherited)
     (aside / ".lock").unlink(missing_ok=True)
 
 
@@ -241,7 +241,7 @@ def completed(aside: Path, first: tree_manifest.Manifest) -> tree_manifest.Manif
 
 def damaged_packages(site: Path, problems: list[str]) -> list[str]:
     """Return the packages whose RECORD names one of the damaged files; none, which means all, when a file has none."""
-    if any(problem.endswith("is in no wheel's list") for problem in problems):
+    if any(problem.endswith(tree_manifest.UNLISTED) for problem in problems):
         return []
     text = "\n".join(problems)
     found = []

@@ -156,7 +156,7 @@ def find_python(spec: Spec) -> Interpreter:
 
 def inspect(layout: Layout, spec: Spec, *, full: bool = False) -> Status:
     """Say how the environment stands. Changes nothing."""
-    disk.refuse_file(layout.root, "dflash_root")
+    disk.require_not_file(layout.root, "dflash_root")
     python = find_python(spec)
     env_id = name_of(spec, python)
     path = layout.env(env_id)
@@ -210,7 +210,7 @@ def drift_of(path: Path, record: dict[str, Any], *, full: bool, known: Interpret
         return [*drift, Drift("base", base["asked"], "this python is gone; the environment cannot start")]
     if python.version != base["version"]:
         drift.append(Drift("base", base["executable"], f"was {base['version']}, is {python.version}"))
-    now = tree_manifest.stat_base(python.customize)
+    now = tree_manifest.base_digests(python.customize)
     for name in sorted(now.keys() | base["customize"].keys()):
         if now.get(name) != base["customize"].get(name):
             drift.append(Drift("startup", name, "is run by every start of this python, and was not so at the build"))
@@ -267,7 +267,7 @@ def as_diff(status: Status, spec: Spec) -> dict[str, str]:
     before = {"complete": f"{status.env_id} complete\n", "missing": "", "drifted": f"{status.env_id} drifted\n"}[
         status.state
     ]
-    before += "".join(f"  {one}\n" for one in tree_manifest.folded(list(status.drift)))
+    before += "".join(f"  {one}\n" for one in tree_manifest.fold(list(status.drift)))
     after = f"{status.env_id} complete\n"
     if status.state == "missing":
         after += f"  {len(spec.lock.pins)} pins of {spec.profile}, lock {spec.lock.sha256[:12]}, {status.python.path}\n"
@@ -277,10 +277,10 @@ def as_diff(status: Status, spec: Spec) -> dict[str, str]:
 
 def refusal(status: Status) -> OpsError:
     """Say that an environment drifted, file by file, and the one command that heals it."""
-    lines = [str(one) for one in tree_manifest.folded(list(status.drift))]
+    lines = [str(one) for one in tree_manifest.fold(list(status.drift))]
     return OpsError(
         f"The environment {status.env_id} is not as it was built: {len(status.drift)} difference(s): "
-        f"{truncate.listed(lines, 30)}.",
+        f"{truncate.join_items(lines, 30)}.",
         remedy="-e python_env_heal=true builds it again beside this one and switches",
         facts={"drift": [dataclasses.asdict(one) for one in status.drift[:500]]},
     )

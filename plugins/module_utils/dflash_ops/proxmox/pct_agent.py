@@ -1,8 +1,8 @@
-"""Serves one Ansible task inside a container: commands and files over one pair of pipes.
+"""Agent in a container that runs commands and copies files for the connection plugin, over one pair of pipes.
 
-The connection plugin sends this file's text to `python3 -IS -c` in the container, once a task, and talks frames with
-it from then on. It ends when its input ends, and leaves nothing behind. Standard library only, Python 3.8 or later,
-and no import of this package: the text travels alone. The controller imports it for the frames.
+The connection plugin sends this file's text to `python3 -IS -c` in the container and then exchanges frames with it.
+The agent exits when its input ends, and leaves nothing behind. It uses only the standard library of Python 3.8 or
+later and imports nothing of this package, because only this text is sent. The controller imports the frame functions.
 
 A frame is one letter, a length of four bytes, and that many bytes.
     to the container    R request (JSON), I a piece of input, E end of input (SHA-256 in hex for a file)
@@ -29,17 +29,21 @@ from typing import IO, Any
 GREETING = b"\x00dflash-pct-agent 1\n"
 PIECE = 1 << 18
 HEAD = struct.Struct(">cI")
-GRACE_S = 2.0  # how long output of a command that has ended is awaited when a child of it keeps the pipe open
-NOT_STARTED = 126  # what a shell says of a command that it found but could not run
+LATE_OUTPUT_S = 2.0  # wait for output after a command exits, when a child of it keeps the pipe open
+NOT_STARTED = 126  # exit code of a shell for a command that it could not run
 
 
 def read_exactly(stream: IO[bytes], count: int) -> bytes:
-    """Return `count` bytes; raise EOFError when the stream ends before."""
+    """Return `count` bytes.
+
+    Raises:
+        EOFError: the stream ends before.
+    """
     pieces = []
     while count:
         piece = stream.read(count)
         if not piece:
-            raise EOFError("the other side is gone")
+            raise EOFError("the other end closed the pipe")
         pieces.append(piece)
         count -= len(piece)
     return b"".join(pieces)
@@ -58,18 +62,19 @@ def write_frame(stream: Any, letter: bytes, data: bytes = b"") -> None:
 
 
 def write_result(stream: IO[bytes], **values: Any) -> None:
-    """Write the frame that ends an answer."""
+    """Write the last frame of an answer."""
     write_frame(stream, b"x", json.dumps(values).encode())
 
 
 class Input:
-    """The input frames of one request; `final` is what the end frame carried, None until it came."""
+    """Input frames of one request. `final` is the content of the end frame, None until it has arrived."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
         self.final: bytes | None = None
 
     def __iter__(self) -> Iterator[bytes]:
+        """Yield the pieces of input up to the end frame."""
         while self.final is None:
             letter, data = read_frame(self.stream)
             if letter == b"E":
@@ -78,13 +83,13 @@ class Input:
                 yield data
 
     def drain(self) -> None:
-        """Read and drop the rest, if there is any."""
+        """Read and discard the rest."""
         for _ in self:
             pass
 
 
 class Output:
-    """Frames of one command's output; closed once its result is written, so that late output is dropped."""
+    """Output frames of one command; closed once its result is written, so that late output is discarded."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
@@ -92,60 +97,60 @@ class Output:
         self.open = True
 
     def write(self, letter: bytes, piece: bytes) -> bool:
-        """Forward a piece; False when nobody wants it any more."""
+        """Forward a piece; return False when the output is closed."""
         with self.lock:
             if self.open:
                 write_frame(self.stream, letter, piece)
             return self.open
 
     def finish(self, **values: Any) -> None:
-        """Write the result; nothing of this command follows it."""
+        """Write the result and close the output."""
         with self.lock:
             self.open = False
             write_result(self.stream, **values)
 
 
 class Pump(threading.Thread):
-    """Forwards one pipe of a command until it ends. Owner: run_command(), which settles it."""
+    """Forward one pipe of a command until it ends. Owner: run_command(), which calls drain()."""
 
     def __init__(self, letter: bytes, source: IO[bytes], output: Output) -> None:
         super().__init__(daemon=True)
         self.letter = letter
         self.source = source
         self.output = output
-        self.counting = threading.Lock()
-        self.taken = self.sent = 0
+        self.count_lock = threading.Lock()
+        self.received = self.sent = 0
 
     def run(self) -> None:
         """Forward piece by piece."""
         while True:
             select.select([self.source], [], [])
-            with self.counting:
+            with self.count_lock:
                 piece = os.read(self.source.fileno(), PIECE)
-                self.taken += len(piece)
+                self.received += len(piece)
             if not piece or not self.output.write(self.letter, piece):
                 return
             self.sent += len(piece)
 
-    def settle(self, end: float) -> None:
-        """Wait until what a command that has ended left in the pipe is sent, however slow the way to the controller is.
+    def drain(self, end: float) -> None:
+        """Wait until the output left in the pipe by an exited command is sent, however slow the connection is.
 
-        What its children still print is awaited until `end` only.
+        Wait for output of its children only until `end`.
         """
-        with self.counting:
-            owed = self.taken + bytes_waiting(self.source)
-        while self.is_alive() and self.sent < owed:
+        with self.count_lock:
+            total = self.received + bytes_waiting(self.source)
+        while self.is_alive() and self.sent < total:
             self.join(0.05)
         self.join(max(0.0, end - time.monotonic()))
 
 
 def bytes_waiting(pipe: IO[bytes]) -> int:
-    """Return how many bytes can be read from a pipe at once."""
+    """Return the number of bytes that can be read from a pipe without blocking."""
     return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0])
 
 
 def run_command(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -> None:
-    """Run a line in /bin/sh, feed it its input, forward what it prints, and report how it ended."""
+    """Run a command in /bin/sh, feed its input, forward its output, and report its exit code."""
     output = Output(outgoing)
     try:
         process = start_command(request)
@@ -160,14 +165,19 @@ def run_command(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -
         pump.start()
     feed(process.stdin, incoming)
     status = process.wait()
-    end = time.monotonic() + GRACE_S
+    end = time.monotonic() + LATE_OUTPUT_S
     for pump in pumps:
-        pump.settle(end)
+        pump.drain(end)
     output.finish(rc=status if status >= 0 else 128 - status)
 
 
 def start_command(request: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Start a shell for the line; raise OSError or ValueError for one that is too long or has a NUL in it."""
+    """Start a shell for a command.
+
+    Raises:
+        OSError: the command is too long.
+        ValueError: the command contains a NUL byte.
+    """
     return subprocess.Popen(
         ["/bin/sh", "-c", request["command"]],
         stdin=subprocess.PIPE if request["has_input"] else subprocess.DEVNULL,
@@ -178,7 +188,7 @@ def start_command(request: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def feed(target: IO[bytes] | None, incoming: Input) -> None:
-    """Write input frames to a command; what it no longer wants is read and dropped."""
+    """Write input frames to a command; discard the rest once it has closed its input."""
     for data in incoming:
         if target and not target.closed:
             try:
@@ -197,9 +207,9 @@ def close_quietly(stream: IO[bytes]) -> None:
 
 
 def receive_file(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -> None:
-    """Write a file under a temporary name beside its target; rename it when its checksum is right.
+    """Write a file under a temporary name in its folder; rename it when its checksum matches.
 
-    A refusal goes out before the rest of the file is read and dropped, so that its sender can stop.
+    An error is sent before the rest of the file is read and discarded, so that the sender can stop.
     """
     path = Path(os.path.realpath(request["path"]))
     try:
@@ -217,11 +227,11 @@ def receive_file(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) 
 
 
 def check_target(path: Path, size: int) -> str:
-    """Return why a file cannot be written here; empty when it can."""
+    """Return the reason why a file cannot be written here; empty when it can."""
     if path.is_dir():
         return f"{path} is a folder in the container; name the file"
     if path.exists() and not path.is_file():
-        return f"{path} in the container is no regular file"
+        return f"{path} in the container is not a regular file"
     if not path.parent.is_dir():
         return f"the folder {path.parent} does not exist in the container; create it first"
     space = os.statvfs(path.parent)
@@ -232,8 +242,8 @@ def check_target(path: Path, size: int) -> str:
 
 
 def store(path: Path, mode: int, incoming: Input) -> str:
-    """Write the input to `path` in one rename; return its SHA-256, empty when it is not the sender's."""
-    sweep(path)
+    """Write the input to `path` atomically; return its SHA-256, empty when it does not match the sender's."""
+    remove_stale_parts(path)
     part = path.with_name(part_prefix(path) + os.urandom(6).hex())
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -255,20 +265,20 @@ def store(path: Path, mode: int, incoming: Input) -> str:
 
 
 def part_prefix(path: Path) -> str:
-    """Return how the temporary names for a file begin; a name has 255 bytes at most, and a letter up to four."""
+    """Return the prefix of a file's temporary names, short enough for the limit of 255 bytes a name."""
     return f".{path.name[:50]}.pct-part-"
 
 
-def sweep(path: Path) -> None:
-    """Remove temporary files of transfers to the same name whose writer is dead: nobody holds their lock."""
-    for other in path.parent.iterdir():
-        if not other.name.startswith(part_prefix(path)):
+def remove_stale_parts(path: Path) -> None:
+    """Remove temporary files of interrupted transfers to the same path: those that no process has locked."""
+    for part in path.parent.iterdir():
+        if not part.name.startswith(part_prefix(path)):
             continue
         with contextlib.suppress(OSError):
-            handle = os.open(other, os.O_WRONLY | os.O_NOFOLLOW)
+            handle = os.open(part, os.O_WRONLY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                other.unlink()
+                part.unlink()
             finally:
                 os.close(handle)
 
@@ -281,7 +291,7 @@ def write_all(handle: int, data: bytes) -> None:
 
 
 def set_owner_and_mode(handle: int, path: Path, mode: int) -> None:
-    """Give the new file what the old one had; a file without predecessor gets root and `mode`."""
+    """Copy owner and mode of the replaced file; a new file belongs to root and gets `mode`."""
     owner, group = os.geteuid(), os.getegid()
     with contextlib.suppress(FileNotFoundError):
         old = path.stat()
@@ -291,12 +301,12 @@ def set_owner_and_mode(handle: int, path: Path, mode: int) -> None:
 
 
 def send_file(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -> None:
-    """Stream a file out, its checksum last."""
+    """Send a file, then its checksum."""
     incoming.drain()
     path = Path(request["path"])
     if not path.is_file():
-        why = "is no regular file" if path.exists() else "does not exist"
-        write_result(outgoing, error=f"{path} {why} in the container")
+        reason = "is not a regular file" if path.exists() else "does not exist"
+        write_result(outgoing, error=f"{path} {reason} in the container")
         return
     digest = hashlib.sha256()
     try:
@@ -314,7 +324,7 @@ def send_file(request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -> 
 
 
 def answer_ping(_request: dict[str, Any], incoming: Input, outgoing: IO[bytes]) -> None:
-    """Show that this agent lives."""
+    """Answer at once, which shows that the agent is running."""
     incoming.drain()
     write_result(outgoing)
 
@@ -338,7 +348,7 @@ def serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """Settle in, then serve; a controller that went away is a normal end."""
+    """Set umask and folder, then serve; a closed connection is a normal end."""
     os.umask(0o022)
     try:
         os.chdir(os.environ.get("HOME", "/"))
@@ -347,7 +357,7 @@ def main() -> None:
     try:
         serve(sys.stdin.buffer, sys.stdout.buffer)
     except (EOFError, BrokenPipeError):
-        os._exit(1)  # pumps may still hold pipes: nothing of them is wanted any more
+        os._exit(1)  # do not wait for pumps: nobody reads their output
 
 
 if __name__ == "__main__":

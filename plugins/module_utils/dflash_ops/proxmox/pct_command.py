@@ -1,4 +1,4 @@
-"""The one command line that reaches a container from a shell of its Proxmox host."""
+"""The command line that enters a container from a shell on its Proxmox host."""
 from __future__ import annotations
 
 import re
@@ -10,7 +10,7 @@ from ..core.errors import OpsError
 METHODS = ("pct", "lxc-attach")
 LOWEST_VMID, HIGHEST_VMID = 100, 999_999_999
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Nothing of the Proxmox host comes along: the container's commands see these and what their task sets.
+# Commands in the container see these variables and those of their task, none of the Proxmox host's.
 ENVIRONMENT = (
     f"PATH={SEARCH_PATH}",
     "HOME=/root",
@@ -22,18 +22,26 @@ ENVIRONMENT = (
 
 
 def check_vmid(value: object) -> int:
-    """Return the container's number, or raise OpsError naming `pct_vmid`, the value and the remedy."""
+    """Return the container ID as an int.
+
+    Raises:
+        OpsError: the value is not a container ID.
+    """
     text = str(value).strip() if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
     if not re.fullmatch(r"[0-9]{1,9}", text) or not LOWEST_VMID <= int(text) <= HIGHEST_VMID:
         raise OpsError(
-            f"pct_vmid = {value!r} is no container number.",
-            remedy=f"Set pct_vmid to a whole number from {LOWEST_VMID} on, as `pct list` on the host shows it.",
+            f"pct_vmid = {value!r} is not a container ID.",
+            remedy=f"Set pct_vmid to a whole number of at least {LOWEST_VMID}, as `pct list` on the host shows it.",
         )
     return int(text)
 
 
 def check_method(value: object) -> str:
-    """Return the method, or raise OpsError naming `pct_method`."""
+    """Return the method.
+
+    Raises:
+        OpsError: the method is unknown.
+    """
     if value not in METHODS:
         raise OpsError(f"pct_method = {value!r} is unknown.", remedy=f"Use one of {', '.join(METHODS)}.")
     return str(value)
@@ -47,14 +55,14 @@ def pct_command(
     method: str = "pct",
     sudo: bool = False,
 ) -> str:
-    """Return one line for the host's shell that runs `command` as root inside container `vmid`.
+    """Return a shell command for the host that runs `command` as root in container `vmid`.
 
     Args:
-        vmid: the container's number.
-        command: a line for the container's /bin/sh, or the words of a command that needs no shell.
-        executable: where pct is on the host; not used by lxc-attach.
-        method: `pct`, or `lxc-attach` to spare pct's start-up.
-        sudo: whether the login on the host needs sudo to become root there.
+        vmid: the container ID.
+        command: a line for the container's /bin/sh, or the arguments of a command that needs no shell.
+        executable: path of pct on the host; not used by lxc-attach.
+        method: `pct`, or `lxc-attach` to avoid pct's start-up time.
+        sudo: true when the login on the host needs sudo to become root.
     """
     number = str(check_vmid(vmid))
     if check_method(method) == "pct":

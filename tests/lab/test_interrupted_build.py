@@ -1,4 +1,4 @@
-"""A build goes on when its box is out of reach, by pct and by plain ssh: the play finds back, a new one attaches."""
+"""A build keeps running after a lost connection, by pct and by plain ssh: the play reconnects, a new one attaches."""
 from __future__ import annotations
 
 import json
@@ -19,8 +19,8 @@ from dflash_lab.lab import Lab
 from dflash_lab.layout import NODE, UNPRIVILEGED, address
 from small_wheels import lock_of, make_wheelhouse
 
-ROOT = "/opt/dflash cut"
-SLOW = "import time\ntime.sleep(30)\n"  # the proof imports it: long enough to be cut
+ROOT = "/opt/dflash interrupted"
+SLOW = "import time\ntime.sleep(30)\n"  # imported by the self-test: leaves time to kill the connection
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +30,14 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def node(lab: Lab) -> Lab:
-    """The lab with its plain ssh node beside the others."""
+    """The lab with its plain ssh node as well."""
     lab.create(NODE)
     lab.wait_ready(NODE)
     return lab
 
 
-class Way:
-    """One way to a box: how an inventory names it, and how its connections are cut. Owner: a test."""
+class Connection:
+    """Connection to a box: its inventory variables, and a way to kill it. Owner: a test."""
 
     def __init__(self, lab: Lab, name: str) -> None:
         self.lab = lab
@@ -46,8 +46,8 @@ class Way:
         if name == "ssh":
             self.variables |= {"ansible_connection": "ssh", "ansible_host": address(NODE), "ansible_port": 22}
 
-    def cut(self) -> int:
-        """Kill every login that the way's sshd serves; return how many there were."""
+    def kill_logins(self) -> int:
+        """Kill all logins of the connection's sshd; return their number."""
         if self.box == NODE:
             listed = self.lab.inside(NODE, "ps", "-C", "sshd", "-o", "pid=,ppid=").stdout
             main = self.lab.inside(NODE, "systemctl", "show", "-P", "MainPID", "lab-ssh").stdout.strip()
@@ -62,73 +62,77 @@ class Way:
 
 
 @pytest.fixture(params=["pct", "ssh"])
-def way(node: Lab, request: pytest.FixtureRequest) -> Way:
-    return Way(node, request.param)
+def connection(node: Lab, request: pytest.FixtureRequest) -> Connection:
+    return Connection(node, request.param)
 
 
 @contextmanager
-def playing(way: Way, folder: Path, wheelhouse: Path, lock: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Run `relaunch.yml --tags env` in a session of its own; yield it and what it prints."""
+def running_play(
+    connection: Connection, folder: Path, wheelhouse: Path, lock: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Run `relaunch.yml --tags env` in a separate session; yield its process and its output file."""
     variables: dict[str, Any] = {
         "dflash_root": ROOT, "dflash_workspace": "", "dflash_profile": "cpu", "python_env_lock_file": str(lock),
         "python_env_wheelhouse": str(wheelhouse), "python_env_index_urls": {"default": "none", "torch": "none"},
     }
     folder.mkdir()
     (folder / "group_vars").symlink_to(REPO / "group_vars")
-    inventory = {"trainers": {"hosts": {"box": way.variables | variables}}}
+    inventory = {"trainers": {"hosts": {"box": connection.variables | variables}}}
     (folder / "inventory.json").write_text(json.dumps(inventory), encoding="utf-8")
     command = [str(Path(sys.executable).with_name("ansible-playbook")), "relaunch.yml", "--tags", "env",
                "-i", str(folder / "inventory.json")]
-    said = folder / "message"
-    with said.open("wb") as out:
+    output = folder / "output"
+    with output.open("wb") as out:
         play = subprocess.Popen(command, cwd=REPO, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                 env={**os.environ, "ANSIBLE_NOCOLOR": "1"}, start_new_session=True)
     try:
-        yield play, said
+        yield play, output
     finally:
         if play.poll() is None:
             os.killpg(play.pid, signal.SIGKILL)
             play.wait()
 
 
-def until_said(said: Path, words: str, play: subprocess.Popen[bytes]) -> None:
-    """Wait until a play has printed words."""
-    while words not in said.read_text():
-        assert play.poll() is None, said.read_text()
+def wait_for_output(output: Path, text: str, play: subprocess.Popen[bytes]) -> None:
+    """Wait until a play has printed a text."""
+    while text not in output.read_text():
+        assert play.poll() is None, output.read_text()
         time.sleep(0.1)
 
 
-def runner_of(way: Way) -> str:
-    """Return pid and start of the build's runner, as its record on the box names them."""
-    found = way.lab.inside(way.box, "sh", "-c", f"cat '{ROOT}'/jobs/env-cpu-*/job.json").stdout
+def runner_of(connection: Connection) -> str:
+    """Return pid and start time of the build's runner from its record on the box."""
+    found = connection.lab.inside(connection.box, "sh", "-c", f"cat '{ROOT}'/jobs/env-cpu-*/job.json").stdout
     record = json.loads(found)
     return f"{record['pid']} {record['started_at']}"
 
 
-def test_a_dropped_connection_leaves_the_build_going_and_the_play_finds_back(
-    way: Way, tmp_path: Path, wheelhouse: Path
+def test_a_build_survives_a_lost_connection_and_the_play_reconnects(
+    connection: Connection, tmp_path: Path, wheelhouse: Path
 ) -> None:
     lock = lock_of(wheelhouse, tmp_path)
-    with playing(way, tmp_path / "play", wheelhouse, lock) as (play, said):
-        until_said(said, "proving: new processes", play)
-        before = runner_of(way)
-        assert way.cut() >= 1
-        assert play.wait() == 0, said.read_text()
-    assert runner_of(way) == before
-    assert "is complete: 4 packages" in said.read_text()
+    with running_play(connection, tmp_path / "play", wheelhouse, lock) as (play, output):
+        wait_for_output(output, "proving: new processes", play)
+        before = runner_of(connection)
+        assert connection.kill_logins() >= 1
+        assert play.wait() == 0, output.read_text()
+    assert runner_of(connection) == before
+    assert "is complete: 4 packages" in output.read_text()
 
 
-def test_a_new_play_attaches_to_the_build_of_one_that_is_gone(way: Way, tmp_path: Path, wheelhouse: Path) -> None:
+def test_a_new_play_attaches_to_the_build_of_a_killed_one(
+    connection: Connection, tmp_path: Path, wheelhouse: Path
+) -> None:
     lock = lock_of(wheelhouse, tmp_path, remark="another environment")
-    way.lab.inside(way.box, "rm", "-rf", f"{ROOT}/jobs")
-    with playing(way, tmp_path / "first", wheelhouse, lock) as (play, said):
-        until_said(said, "proving: new processes", play)
-        before = runner_of(way)
+    connection.lab.inside(connection.box, "rm", "-rf", f"{ROOT}/jobs")
+    with running_play(connection, tmp_path / "first", wheelhouse, lock) as (play, output):
+        wait_for_output(output, "proving: new processes", play)
+        before = runner_of(connection)
         os.killpg(play.pid, signal.SIGKILL)
         play.wait()
-        way.cut()
-    with playing(way, tmp_path / "second", wheelhouse, lock) as (play, said):
-        assert play.wait() == 0, said.read_text()
-    assert runner_of(way) == before
-    assert "attached to env-cpu-" in said.read_text()
-    assert "is complete: 4 packages" in said.read_text()
+        connection.kill_logins()
+    with running_play(connection, tmp_path / "second", wheelhouse, lock) as (play, output):
+        assert play.wait() == 0, output.read_text()
+    assert runner_of(connection) == before
+    assert "attached to env-cpu-" in output.read_text()
+    assert "is complete: 4 packages" in output.read_text()
