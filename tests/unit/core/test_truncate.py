@@ -43,9 +43,9 @@ def test_uncommitted_files_are_counted(tmp_path: Path) -> None:
 
 def test_problems_of_inputs_are_counted() -> None:
     many = tuple(f"file {number}" for number in range(25))
-    told = inputs.problems_error([InputStatus(Input("dataset", Path("/d")), "changed", many, "", 0)])
-    assert "25 problem(s)" in told.message
-    assert told.message.endswith("file 19; and 5 more.")
+    error = inputs.problems_error([InputStatus(Input("dataset", Path("/d")), "changed", many, "", 0)])
+    assert "25 problem(s)" in error.message
+    assert error.message.endswith("file 19; and 5 more.")
 
 
 def test_changed_label_is_reported() -> None:
