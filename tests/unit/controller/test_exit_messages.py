@@ -100,7 +100,7 @@ def test_an_interrupted_build_keeps_running_and_can_be_attached_to_or_stopped(
     interrupted.press(CTRL_C)
     assert interrupted.finish() == 99, interrupted.output
     job = next(folder.name for folder in layout.jobs.glob("env-*"))
-    message = f"{job} goes on on the box: {ATTACH}; playbooks/stop.yml -e job={job} cancels it"
+    message = f"{job} keeps running on the box: {ATTACH}; playbooks/stop.yml -e job={job} cancels it"
     assert f"localhost | {message}" in interrupted.output.partition("User interrupted execution")[2]
     assert jobs.poll(layout, job).state == "running"
 
