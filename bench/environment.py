@@ -1,15 +1,15 @@
-"""Our environment build against bare `uv pip sync` of the same lock, in one run on one machine.
+"""Compare the environment build with a bare `uv pip sync` of the same lockfile, on one machine in one run.
 
     .venv/bin/python bench/environment.py --json environment.json
     .venv/bin/python bench/environment.py --skip-cold --rounds 5
 
-Cold: uv's cache is empty, so everything is fetched. Warm: the cache is filled. No-op: the environment exists and is
-compared with its record. Both copy out of the cache. Our times include everything that a deploy does on the box: the
-proof in new processes, which compiles bytecode, the hashes of all files and the record.
+Cold: uv's cache is empty and everything is downloaded. Warm: the cache is filled. No-op: the environment exists and is
+compared with its record. Both builds copy files out of the cache. The time of our build includes everything that a
+deploy does on the box: the self-test, which compiles bytecode, the hashes of all files, and the record.
 
-The first case alternates between rounds, the disk is idle before each case, and each starts after the same folders were
-removed: on a virtual machine the memory that was just freed decides most of the cost of a copy. So ours is also
-compared with bare round by round, in seconds and in processor seconds.
+The order of the cases alternates between rounds. Before each case the same folders are removed and the disk is synced,
+because on a virtual machine the cost of a copy depends mostly on recently freed memory. The report has the difference
+of the two builds in each round, in seconds and in CPU seconds.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ LOCK = REPO / "trainer/locks/cpu.lock"
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a case took.
+    """Cost of a case.
 
     Args:
-        seconds: on the clock.
-        processor: seconds of all processors, this process and those it waited for.
+        seconds: wall-clock time.
+        cpu_seconds: CPU time of this process and its finished children.
     """
 
     seconds: float
-    processor: float
+    cpu_seconds: float
 
     def __sub__(self, other: Cost) -> Cost:
-        return Cost(self.seconds - other.seconds, self.processor - other.processor)
+        return Cost(self.seconds - other.seconds, self.cpu_seconds - other.cpu_seconds)
 
 
 def now() -> Cost:
-    """Return clock and processor seconds so far."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return Cost(time.monotonic(), sum(one.ru_utime + one.ru_stime for one in used))
+    """Return wall-clock and CPU time so far."""
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return Cost(time.monotonic(), sum(part.ru_utime + part.ru_stime for part in usage))
 
 
 def bare(target: Path, cache: Path, python: str) -> None:
-    """Make a virtual environment and let uv fill it from the lock, and nothing else."""
+    """Create a virtual environment and install the lockfile with uv, and nothing else."""
     settings = uv_install.uv_environment(cache)
     subprocess.run([UV, "venv", "-q", "--no-project", "--python", python, target], check=True, env=settings)
-    folders = [word for folder in sources.folders_of_this_machine() for word in ("--find-links", str(folder))]
+    folders = [option for folder in sources.local_wheel_folders() for option in ("--find-links", str(folder))]
     flags = ["--require-hashes", "--only-binary", ":all:", "--python", str(target / "bin/python")]
     subprocess.run([UV, "pip", "sync", "-q", *flags, *folders, LOCK], check=True, env=settings)
 
 
 def arguments(root: Path) -> dict[str, Any]:
-    """Return what the role gives the module."""
+    """Return the module's arguments as the role passes them."""
     return {
         "root": str(root),
         "workspace": "",
@@ -84,98 +84,101 @@ def arguments(root: Path) -> dict[str, Any]:
         "python": "",
         "index_urls": {},
         "heal": False,
-        "find_links": [str(folder) for folder in sources.folders_of_this_machine()],
+        "find_links": [str(folder) for folder in sources.local_wheel_folders()],
         "cache_dir": "",
-        "packages": False,
+        "install_packages": False,
         "self_test_gpus": False,
     }
 
 
-def ours(want: dict[str, Any]) -> None:
-    """Build as the job does, on a box that has uv already."""
-    layout = Layout.of(want["root"])
-    program = uv_binary.place(layout, uv_binary.pinned(want["uv_lock"]))
+def ours(params: dict[str, Any]) -> None:
+    """Run the build job in this process on a box that already has uv."""
+    layout = Layout.of(params["root"])
+    program = uv_binary.install_path(layout, uv_binary.uv_pin(params["uv_lock"]))
     program.parent.mkdir(parents=True)
     shutil.copy(UV, program)
     layout.jobs.mkdir()
     with (layout.jobs / "log").open("w") as log:
-        held = os.dup(1)
+        stdout = os.dup(1)
         os.dup2(log.fileno(), 1)
         try:
-            build.build(want, Progress(layout.jobs))
+            build.build(params, Progress(layout.jobs))
         finally:
-            os.dup2(held, 1)
-            os.close(held)
+            os.dup2(stdout, 1)
+            os.close(stdout)
 
 
-def forget(*folders: Path) -> None:
-    """Remove folders and let the disk come to rest, so that nobody pays for what another case wrote."""
+def clean(*folders: Path) -> None:
+    """Remove folders and sync the disk, so that no case pays for the writes of another."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     os.sync()
 
 
-def no_op(want: dict[str, Any], *, full: bool = False) -> None:
-    layout = Layout.of(want["root"])
-    status = inspection.inspect(layout, inspection.Spec.of(want, layout), full=full)
+def no_op(params: dict[str, Any], *, full: bool = False) -> None:
+    """Compare a complete environment with its record."""
+    layout = Layout.of(params["root"])
+    status = inspection.inspect(layout, inspection.Spec.from_params(params, layout), full=full)
     assert status.state == "complete", status
 
 
 class Cases:
-    """All ways to build, timed in turn below one folder."""
+    """Timed cases below one folder."""
 
     def __init__(self, top: Path) -> None:
         self.top = top
-        self.want = arguments(top / "ours")
-        self.layout = Layout.of(self.want["root"])
+        self.params = arguments(top / "ours")
+        self.layout = Layout.of(self.params["root"])
         self.cache = self.layout.uv_cache
         self.python = interpreters.find("", inspection.lockfile.parse(LOCK.read_text()).pythons)
         self.costs: dict[str, list[Cost]] = {}
 
-    def note(self, name: str, work: Callable[[], Any]) -> None:
+    def measure(self, name: str, work: Callable[[], Any]) -> None:
         """Time one case and print it."""
         start = now()
         work()
         cost = now() - start
         self.costs.setdefault(name, []).append(cost)
-        print(f"{name}: {cost.seconds:.2f} s, {cost.processor:.2f} s of the processors", flush=True)
+        print(f"{name}: {cost.seconds:.2f} s, {cost.cpu_seconds:.2f} CPU seconds", flush=True)
 
-    def forget(self, *more: Path) -> None:
-        """Remove what a case made."""
-        forget(self.top / "bare", self.layout.envs, self.layout.jobs, self.layout.root / "tools", *more)
+    def clean(self, *more: Path) -> None:
+        """Remove the folders that cases create."""
+        clean(self.top / "bare", self.layout.envs, self.layout.jobs, self.layout.root / "tools", *more)
 
-    def bare(self, name: str, *gone: Path) -> None:
-        self.forget(*gone)
-        self.note(name, lambda: bare(self.top / "bare", self.cache, str(self.python.path)))
+    def bare(self, name: str, *removed: Path) -> None:
+        """Time bare uv after removing folders."""
+        self.clean(*removed)
+        self.measure(name, lambda: bare(self.top / "bare", self.cache, str(self.python.path)))
 
-    def ours(self, name: str, *gone: Path) -> None:
-        self.forget(*gone)
-        self.note(name, lambda: ours(self.want))
+    def ours(self, name: str, *removed: Path) -> None:
+        """Time our build after removing folders."""
+        self.clean(*removed)
+        self.measure(name, lambda: ours(self.params))
 
-    def take_turns(self, rounds: int, *cases: Callable[[], None]) -> None:
-        """Let cases follow each other; who comes first changes from round to round."""
+    def alternate(self, rounds: int, *cases: Callable[[], None]) -> None:
+        """Run the cases in turn; the first one alternates between rounds."""
         for number in range(rounds):
             first = number % len(cases)
             for case in cases[first:] + cases[:first]:
                 case()
 
 
-def measure(top: Path, *, rounds: int, cold: bool) -> dict[str, Any]:
-    """Return the seconds of each case."""
+def run_cases(top: Path, *, rounds: int, cold: bool) -> dict[str, Any]:
+    """Run all cases and return the report."""
     cases = Cases(top)
     if cold:
-        cases.take_turns(
+        cases.alternate(
             rounds,
             lambda: cases.bare("cold bare", cases.cache),
             lambda: cases.ours("cold ours", cases.cache),
         )
     else:
-        cases.bare("filling the cache")
-    cases.take_turns(rounds, lambda: cases.bare("warm bare"), lambda: cases.ours("warm ours"))
+        cases.bare("fill the cache")
+    cases.alternate(rounds, lambda: cases.bare("warm bare"), lambda: cases.ours("warm ours"))
     cases.ours("before the no-op")
     for _ in range(rounds):
-        cases.note("no-op", lambda: no_op(cases.want))
-        cases.note("no-op, every file hashed", lambda: no_op(cases.want, full=True))
+        cases.measure("no-op", lambda: no_op(cases.params))
+        cases.measure("no-op, every file hashed", lambda: no_op(cases.params, full=True))
     return report(cases)
 
 
@@ -183,26 +186,27 @@ PAIRS = (("cold ours", "cold bare"), ("warm ours", "warm bare"))
 
 
 def spread(costs: Iterable[Cost]) -> dict[str, Any]:
-    """Return the median and all of both kinds of seconds."""
-    found = {}
+    """Return the median and all values of both times."""
+    result = {}
     for field in dataclasses.fields(Cost):
-        values = [getattr(one, field.name) for one in costs]
-        found[field.name] = {"median": round(statistics.median(values), 2), "all": [round(one, 2) for one in values]}
-    return found
+        values = [getattr(cost, field.name) for cost in costs]
+        rounded = [round(value, 2) for value in values]
+        result[field.name] = {"median": round(statistics.median(values), 2), "all": rounded}
+    return result
 
 
 def differences(costs: dict[str, list[Cost]]) -> dict[str, Any]:
-    """Return ours less bare of the same round, for each pair of cases that was measured."""
+    """Return our build minus bare uv of the same round, for each measured pair of cases."""
     return {
-        f"{one} less {other}": spread([mine - bare for mine, bare in zip(costs[one], costs[other], strict=True)])
-        for one, other in PAIRS
-        if one in costs and other in costs
+        f"{ours} less {bare}": spread([mine - other for mine, other in zip(costs[ours], costs[bare], strict=True)])
+        for ours, bare in PAIRS
+        if ours in costs and bare in costs
     }
 
 
 def report(cases: Cases) -> dict[str, Any]:
-    """Return what was built and how long each case took."""
-    record = inspection.read(next(cases.layout.envs.glob("cpu-*"))) or {}
+    """Return facts of the environment and the cost of each case."""
+    record = inspection.read_record(next(cases.layout.envs.glob("cpu-*"))) or {}
     return {
         "python": cases.python.version,
         "cores": os.cpu_count(),
@@ -216,17 +220,17 @@ def report(cases: Cases) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, and write JSON when asked to."""
+    """Run the benchmark, print the report, and write it as JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--skip-cold", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-environment-", dir="/var/tmp") as folder:
-        found = measure(Path(folder), rounds=asked.rounds, cold=not asked.skip_cold)
-    print(json.dumps(found, indent=2))
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=2) + "\n")
+        result = run_cases(Path(folder), rounds=options.rounds, cold=not options.skip_cold)
+    print(json.dumps(result, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

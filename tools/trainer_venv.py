@@ -1,4 +1,4 @@
-"""Make the environment of tests/trainer from the CPU lockfile and pytest, if lockfiles or Python changed.
+"""Build the environment of tests/trainer from the CPU lockfile and pytest, if lockfiles or Python changed.
 
     python tools/trainer_venv.py .venv-trainer
 
@@ -30,7 +30,7 @@ COMPLETE = "made-from.lock"
 def install(target: Path, python: interpreters.Interpreter) -> None:
     """Install both lockfiles into `target`."""
     uv = str(Path(sys.executable).parent / "uv")
-    environment = {
+    env_vars = {
         **os.environ,
         "UV_LINK_MODE": "copy",
         "UV_NO_CONFIG": "1",
@@ -38,13 +38,13 @@ def install(target: Path, python: interpreters.Interpreter) -> None:
         "UV_SYSTEM_CERTS": "1",
     }
     subprocess.run(
-        [uv, "venv", "--quiet", "--no-project", "--python", str(python.path), str(target)], check=True, env=environment
+        [uv, "venv", "--quiet", "--no-project", "--python", str(python.path), str(target)], check=True, env=env_vars
     )
-    folders = sources.folders_of_this_machine()
+    folders = sources.local_wheel_folders()
     for path in LOCKS:
-        parts = sources.plan(lockfile.parse(path.read_text()), sources.Sources({}, folders), python=python.short)
+        groups = sources.plan(lockfile.parse(path.read_text()), sources.Sources({}, folders), python=python.short)
         with tempfile.TemporaryDirectory() as scratch:
-            request = uv_command.write(Path(scratch) / "request", parts, folders)
+            request = uv_command.write(Path(scratch) / "request", groups, folders)
             subprocess.run(
                 [
                     uv,
@@ -60,12 +60,12 @@ def install(target: Path, python: interpreters.Interpreter) -> None:
                     *request.arguments,
                 ],
                 check=True,
-                env={**environment, **request.environment},
+                env={**env_vars, **request.env_vars},
             )
 
 
 def main() -> None:
-    """Make the environment, or keep a complete one."""
+    """Build the environment unless a complete one exists."""
     name = Path(sys.argv[1])
     try:
         python = interpreters.find(os.environ.get("TRAINER_PYTHON", ""), lockfile.parse(LOCKS[0].read_text()).pythons)
@@ -78,7 +78,8 @@ def main() -> None:
         fcntl.flock(guard, fcntl.LOCK_EX)
         if not (made / COMPLETE).exists():
             shutil.rmtree(made, ignore_errors=True)
-            print(f"making {made} from cpu.lock and trainer-tests.lock with {python.path} {python.version}", flush=True)
+            interpreter = f"{python.path} {python.version}"
+            print(f"creating {made} from cpu.lock and trainer-tests.lock with {interpreter}", flush=True)
             install(made, python)
             shutil.copy(LOCKS[0], made / COMPLETE)
         spare = Path(f"{name}.new")

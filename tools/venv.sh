@@ -39,7 +39,7 @@ need_ensurepip() {
 install() {
   "$1/bin/python" -m pip install --disable-pip-version-check --progress-bar off --no-deps --only-binary :all: \
     --require-hashes -r "$2" 2> >(sed -u '/^WARNING: Location .* is ignored/d' >&2) |
-    sed -un 's/^\(Collecting\|Processing\) \([^ ]*\/\)\?\([^=; ]*\).*/  fetching \3/p
+    sed -un 's/^\(Collecting\|Processing\) \([^ ]*\/\)\?\([^=; ]*\).*/  downloading \3/p
              s/^Installing collected packages.*/  installing all packages (about ten seconds)/p'
 }
 
@@ -60,7 +60,7 @@ main() {
   if [ ! -f "$made/made-from.lock" ]; then
     need_ensurepip "$python"
     rm -rf "$made"
-    echo "making $made from $lock with $python (about half a minute)"
+    echo "creating $made from $lock with $python (about half a minute)"
     "$python" -m venv "$made"
     install "$made" "$lock"
     cp "$lock" "$made/made-from.lock"

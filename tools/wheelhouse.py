@@ -49,8 +49,8 @@ def applies(pin: lockfile.Pin, python: str) -> bool:
     return not pin.marker or Marker(pin.marker).evaluate({**platform, "extra": ""})
 
 
-def download(part: sources.Part, python: str, target: Path, index: list[str]) -> None:
-    """Download the wheels of a part with pip, checked by hash."""
+def download(group: sources.SourceGroup, python: str, target: Path, index: list[str]) -> None:
+    """Download the wheels of a source group with pip, checked by hash."""
     short = python.replace(".", "")
     tags = [option for tag in PLATFORMS for option in ("--platform", tag)]
     tags += [
@@ -66,7 +66,7 @@ def download(part: sources.Part, python: str, target: Path, index: list[str]) ->
         "none",
     ]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
-        requirements.write(sources.requirement_lines([dataclasses.replace(pin, marker="") for pin in part.pins]))
+        requirements.write(sources.requirement_lines([dataclasses.replace(pin, marker="") for pin in group.pins]))
         requirements.flush()
         subprocess.run(
             [
@@ -106,15 +106,15 @@ def main() -> None:
     uv = lockfile.parse((REPO / "trainer/locks/uv.lock").read_text())
     pins = tuple(pin for pin in (*lock.pins, *uv.pins) if applies(pin, arguments.python))
     needed = dataclasses.replace(lock, pins=pins)
-    folders = sources.folders_of_this_machine()
+    folders = sources.local_wheel_folders()
     try:
-        parts = sources.plan(needed, sources.Sources({}, folders), python=arguments.python)
+        groups = sources.plan(needed, sources.Sources({}, folders), python=arguments.python)
     except OpsError as error:
         sys.exit(str(error))
-    for part in parts:
+    for group in groups:
         links = [option for folder in folders for option in ("--find-links", str(folder))]
-        index = ["--index-url", part.index] if part.own else []
-        download(part, arguments.python, target, [*links, *index])
+        index = ["--index-url", group.index] if group.dedicated else []
+        download(group, arguments.python, target, [*links, *index])
     size = sum(path.stat().st_size for path in target.glob("*.whl")) >> 20
     print(f"{target.relative_to(REPO)}: {len(list(target.glob('*.whl')))} wheels, {size} MB")
 

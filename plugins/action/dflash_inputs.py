@@ -1,4 +1,4 @@
-"""Follows the fingerprinting of big inputs."""
+"""Print the progress of the job that fingerprints large inputs."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from dflash_controller.job_action import JobAction
 
 
 class ActionModule(JobAction):
-    """The job's lines, then the module's result."""
+    """Progress of the job, then the module's result."""

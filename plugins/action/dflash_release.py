@@ -1,4 +1,4 @@
-"""Makes one archive of trainer/ at a commit, and pushes it when the box does not have that release."""
+"""Archive trainer/ at one commit and copy it to the box if the box lacks that release."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from dflash_ops.core.errors import OpsError
 
 
 class ActionModule(BoxAction):
-    """One remote call when the release is there."""
+    """One remote call if the release is complete; a second call installs it."""
 
     TRANSFERS_FILES = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Snapshot the checkout, ask the box, push when needed."""
+        """Archive the checkout, check the box, and copy the archive if needed."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         with tempfile.TemporaryDirectory(prefix="dflash-release-") as folder:
             try:
-                made = checkout.snapshot(
+                snapshot = checkout.snapshot(
                     self.repo,
                     str(arguments.get("version") or "HEAD"),
                     Path(folder),
@@ -35,17 +35,17 @@ class ActionModule(BoxAction):
                 )
             except OpsError as error:
                 return {**result, "failed": True, "msg": str(error)}
-            arguments.update(dataclasses.asdict(made.wanted))
-            answer = self._execute_module(module_args=arguments, task_vars=task_vars)
-            if answer.get("needs_archive") and not self._task.check_mode and not answer.get("failed"):
-                answer = self.push(made.archive, arguments, task_vars)
-        if answer.get("state") == "complete":
-            how = "was placed" if answer.get("changed") else "is there, unchanged"
-            self.print_line(task_vars or {}, f'release {answer["release_id"]} ("{made.wanted.subject}") {how}')
-        return {**result, **answer}
+            arguments.update(dataclasses.asdict(snapshot.spec))
+            report = self._execute_module(module_args=arguments, task_vars=task_vars)
+            if report.get("needs_archive") and not self._task.check_mode and not report.get("failed"):
+                report = self.install(snapshot.archive, arguments, task_vars)
+        if report.get("state") == "complete":
+            outcome = "was installed" if report.get("changed") else "is unchanged"
+            self.print_line(task_vars or {}, f'release {report["release_id"]} ("{snapshot.spec.subject}") {outcome}')
+        return {**result, **report}
 
-    def push(self, archive: Path, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        """Copy the archive into a temporary folder of the box, and let the module place it."""
+    def install(self, archive: Path, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Copy the archive into a temporary folder on the box and run the module with it."""
         remote = self._connection._shell.join_path(self._make_tmp_path(), archive.name)
         try:
             self._transfer_file(str(archive), remote)

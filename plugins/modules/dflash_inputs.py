@@ -5,32 +5,32 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_inputs
-short_description: Dataset and target weights are present, whole, and the ones that were fingerprinted
+short_description: Check that dataset and target weights are present, intact and unchanged
 description:
-  - Asks the trainer which files the configuration reads, looks whether they are there and whole, and compares them with
-    their record; what has none is fingerprinted.
-  - Hashing of more than a few gigabytes is a job that outlives the call; the action plugin of the same name follows it.
+  - Resolves the files that the configuration reads, checks that they exist and are intact, and compares them with their
+    recorded fingerprints. New inputs are fingerprinted.
+  - A job on the box hashes inputs of more than a few gigabytes. The action plugin of the same name prints its progress.
 extends_documentation_fragment: [dflash_box, dflash_box.selection]
 options:
   accept:
-    description: Take changed files as the right ones and record them.
+    description: Record changed files instead of failing.
     type: bool
     default: false
   full:
-    description: Hash every file for the comparison, not only those whose size or time differs.
+    description: Hash every file, not only those with a different size or time.
     type: bool
     default: false
 attributes:
   check_mode:
-    description: Nothing is recorded in check mode.
+    description: Reports the inputs without recording them.
     support: full
   diff_mode:
-    description: Fingerprints before and after.
+    description: Shows the inputs to fingerprint.
     support: full
 """
 
 EXAMPLES = r"""
-- name: See that the run's inputs are the recorded ones
+- name: Check the run's inputs against their record
   dflash_inputs:
     env_id: "{{ ansible_facts['dflash_env']['env_id'] }}"
     release_id: "{{ ansible_facts['dflash_release']['release_id'] }}"
@@ -39,13 +39,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 inputs:
-  description: Each input with path, state, fingerprint and bytes.
+  description: Path, state, problems, fingerprint and bytes of each input.
   returned: success
   type: dict
   sample: {dataset: {path: /workspace/data/train, state: recorded, fingerprint: 9f2c, bytes: 214893, problems: []}}
 """
 
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -54,64 +53,59 @@ from ansible.module_utils.dflash_ops import inputs, resolved_config
 from ansible.module_utils.dflash_ops.core import jobs
 from ansible.module_utils.dflash_ops.core.paths import Layout
 from ansible.module_utils.dflash_ops.operations.ensure_run import selection_from
-from ansible.module_utils.dflash_ops.run.trainer_command import Selection
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **SELECTION,
     "accept": {"type": "bool", "default": False},
     "full": {"type": "bool", "default": False},
 }
-# Hashing less than this is done in the call itself: a few seconds.
+# Inputs up to this size are hashed in the module call, which takes a few seconds.
 INLINE_BYTES = 4 << 30
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
-    """Look at the inputs; record what is new.
+    """Check the inputs and record the new ones.
 
     Raises:
-        OpsError: something is missing, damaged, or changed and not accepted.
+        OpsError: an input is missing, damaged, or changed and not accepted.
     """
-    want = module.params
-    selection = selection_from(want)
-    if module.check_mode and not ready(layout, selection):
-        return {"changed": True, "inputs": {}, "msg": "would be fingerprinted once environment and release are there"}
-    resolved = resolved_config.resolve(layout, selection, store=not module.check_mode)
-    looks = [inputs.look(layout, item, full=want["full"]) for item in inputs.wanted(resolved)]
-    bad = [
-        one for one in looks if one.state in ("absent", "damaged") or (one.state == "changed" and not want["accept"])
-    ]
-    if bad:
-        raise inputs.refusal(bad)
-    todo = [one for one in looks if one.state in ("new", "changed")]
-    result: dict[str, Any] = {"changed": bool(todo), "inputs": {one.item.name: one.as_dict() for one in looks}}
-    result["diff"] = {
-        "before": "",
-        "after": "".join(f"{one.item.name} {one.item.path} fingerprinted\n" for one in todo),
-    }
-    if module.check_mode or not todo:
-        return result
-    if sum(one.size for one in todo) > INLINE_BYTES:
-        work = {
-            "root": want["root"],
-            "workspace": want["workspace"],
-            "inputs": [[one.item.name, str(one.item.path)] for one in todo],
+    params = module.params
+    selection = selection_from(params)
+    if module.check_mode and not layout.is_built(selection.env_id, selection.release_id):
+        return {
+            "changed": True,
+            "inputs": {},
+            "msg": "The inputs will be fingerprinted once environment and release are installed.",
         }
-        result["job"] = jobs.start_or_attach(
-            layout, "inputs", inputs.ENTRY, work, title="fingerprint the inputs"
-        ).as_dict()
+    resolved = resolved_config.resolve(layout, selection, store=not module.check_mode)
+    statuses = [inputs.inspect(layout, item, full=params["full"]) for item in inputs.required_inputs(resolved)]
+    refused = ("absent", "damaged") if params["accept"] else ("absent", "damaged", "changed")
+    rejected = [status for status in statuses if status.state in refused]
+    if rejected:
+        raise inputs.problems_error(rejected)
+    to_record = [status for status in statuses if status.state in ("new", "changed")]
+    result: dict[str, Any] = {
+        "changed": bool(to_record),
+        "inputs": {status.item.name: status.as_dict() for status in statuses},
+        "diff": {
+            "before": "",
+            "after": "".join(f"{status.item.name} {status.item.path} fingerprinted\n" for status in to_record),
+        },
+    }
+    if module.check_mode or not to_record:
         return result
-    for one in todo:
-        result["inputs"][one.item.name].update(fingerprint=inputs.record(layout, one.item), state="recorded")
+    if sum(status.size for status in to_record) > INLINE_BYTES:
+        arguments = {
+            "root": params["root"],
+            "workspace": params["workspace"],
+            "inputs": [[status.item.name, str(status.item.path)] for status in to_record],
+        }
+        job = jobs.start_or_attach(layout, "inputs", inputs.ENTRY, arguments, title="fingerprint the inputs")
+        result["job"] = job.as_dict()
+        return result
+    for status in to_record:
+        result["inputs"][status.item.name].update(fingerprint=inputs.record(layout, status.item), state="recorded")
     return result
-
-
-def ready(layout: Layout, selection: Selection) -> bool:
-    """Tell whether the trainer can be asked."""
-    places: list[Path] = [
-        layout.env(selection.env_id) / "env.json",
-        layout.release(selection.release_id) / "release.json",
-    ]
-    return all(place.is_file() for place in places)
 
 
 if __name__ == "__main__":

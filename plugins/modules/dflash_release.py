@@ -5,10 +5,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_release
-short_description: The code of the trainer is on the box at a commit, and as it was pushed
+short_description: Install the trainer's code of one commit and verify that it is unchanged
 description:
-  - Looks whether a release is complete and compares its files with its record, in one call.
-  - The action plugin of the same name makes the archive from the checkout and pushes it when it is missing.
+  - Checks in one call whether a release is complete and compares its files with its record.
+  - The action plugin of the same name creates the archive from the checkout and copies it to the box if needed.
 extends_documentation_fragment: [dflash_box]
 options:
   version:
@@ -16,44 +16,44 @@ options:
     type: str
     default: HEAD
   allow_dirty:
-    description: Take files that are not committed; the name then says so. Only the action plugin reads this.
+    description: Include uncommitted files; the release is then named C(+dirty). Only the action plugin reads this.
     type: bool
     default: false
   heal:
-    description: Place the files again when someone changed them on the box.
+    description: Restore the files if they were changed on the box.
     type: bool
     default: false
   release_id:
-    description: Name of the release; the action plugin gives it.
+    description: Name of the release, set by the action plugin.
     type: str
     default: ""
   commit:
-    description: The whole commit id; the action plugin gives it.
+    description: Full commit id, set by the action plugin.
     type: str
     default: ""
   tree_hash:
-    description: Hash over the files; the action plugin gives it.
+    description: Hash over the files, set by the action plugin.
     type: str
     default: ""
   subject:
-    description: First line of the commit's message; the action plugin gives it.
+    description: First line of the commit message, set by the action plugin.
     type: str
     default: ""
   archive:
-    description: Where the action plugin put the archive on the box; empty to only look.
+    description: Path of the archive on the box, set by the action plugin; empty to check only.
     type: str
     default: ""
 attributes:
   check_mode:
-    description: Nothing is placed in check mode; what would be is reported.
+    description: Reports the planned change without installing.
     support: full
   diff_mode:
-    description: The release before and after.
+    description: Shows the release before and after.
     support: full
 """
 
 EXAMPLES = r"""
-- name: Place the trainer of the checked-out commit
+- name: Install the trainer of the checked-out commit
   dflash_release:
 """
 
@@ -64,17 +64,17 @@ release_id:
   type: str
   sample: 551e956a1b2c
 folder:
-  description: Where it is.
+  description: Folder of the release.
   returned: always
   type: str
   sample: /opt/dflash/releases/551e956a1b2c
 state:
-  description: How it stands; V(complete), V(missing) or V(drifted).
+  description: State of the release; V(complete), V(missing) or V(drifted).
   returned: always
   type: str
   sample: complete
 ansible_facts:
-  description: C(dflash_release) with release_id, folder and tree_hash, for the roles that follow.
+  description: C(dflash_release) with release_id, folder and tree_hash, for later roles.
   returned: always
   type: dict
   sample: {dflash_release: {release_id: 551e956a1b2c}}
@@ -101,32 +101,32 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
-    """Return the module's result; place the release when its archive is there.
+    """Return the module's result; install the release if its archive was copied.
 
     Raises:
-        OpsError: it was changed on the box and is not to be healed, or the archive is not what was named.
+        OpsError: the release was changed on the box and `heal` is off, or the archive has a different tree hash.
     """
-    want = module.params
-    wanted = release.Wanted.of(want)
-    state, drift = release.inspect(layout, wanted)
-    if state == "drifted" and not want["heal"]:
-        raise release.refusal(wanted, drift)
-    needs = state != "complete"
-    if needs and want["archive"] and not module.check_mode:
-        release.place(layout, wanted, Path(want["archive"]))
+    params = module.params
+    spec = release.Spec.from_params(params)
+    state, drift = release.inspect(layout, spec)
+    if state == "drifted" and not params["heal"]:
+        raise release.drift_error(spec, drift)
+    needs_archive = state != "complete"
+    if needs_archive and params["archive"] and not module.check_mode:
+        release.install(layout, spec, Path(params["archive"]))
         state = "complete"
-    folder = str(layout.release(wanted.release_id))
-    after = f"{wanted.release_id} {wanted.subject}\n"
-    before = after if not needs else "".join(f"{one}\n" for one in drift)
+    folder = str(layout.release(spec.release_id))
+    after = f"{spec.release_id} {spec.subject}\n"
+    before = "".join(f"{difference}\n" for difference in drift) if needs_archive else after
     return {
-        "changed": needs and (module.check_mode or bool(want["archive"])),
-        "release_id": wanted.release_id,
+        "changed": needs_archive and (module.check_mode or bool(params["archive"])),
+        "release_id": spec.release_id,
         "folder": folder,
         "state": state,
-        "needs_archive": needs,
+        "needs_archive": needs_archive,
         "diff": {"before": before, "after": after},
         "ansible_facts": {
-            "dflash_release": {"release_id": wanted.release_id, "folder": folder, "tree_hash": wanted.tree_hash}
+            "dflash_release": {"release_id": spec.release_id, "folder": folder, "tree_hash": spec.tree_hash}
         },
     }
 

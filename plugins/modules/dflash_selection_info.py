@@ -71,7 +71,7 @@ NO_BUILD: dict[str, Any] = {
     "find_links": [],
     "cache_dir": "",
     "heal": False,
-    "packages": False,
+    "install_packages": False,
     "self_test_gpus": False,
 }
 
@@ -83,8 +83,8 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
         OpsError: the lockfile is incomplete, or the box has no Python for it.
     """
     params = module.params
-    spec = inspection.Spec.of({**NO_BUILD, **params}, layout)
-    env_id = inspection.name_of(spec, inspection.find_python(spec))
+    spec = inspection.Spec.from_params({**NO_BUILD, **params}, layout)
+    env_id = inspection.environment_id(spec, inspection.find_python(spec))
     env, release = layout.env(env_id), layout.release(params["release_id"])
     selection = selection_from({**params, "env_id": env_id})
     return {

@@ -20,7 +20,7 @@ def make_wheelhouse(folder: Path, more: Mapping[str, Mapping[str, str]] | None =
     wheels.make_wheel(folder, "demo-tool", "1.0", {"demo_tool.py": "def main():\n    print(1)\n"}, script="demo")
     for name, files in (more or {}).items():
         wheels.make_wheel(folder, name, "1.0", files)
-    version = uv_binary.pinned(wheels.UV_LOCK.read_text()).version
+    version = uv_binary.uv_pin(wheels.UV_LOCK.read_text()).version
     with zipfile.ZipFile(folder / f"uv-{version}-py3-none-manylinux_2_17_x86_64.whl", "w") as wheel:
         wheel.write(Path(sys.executable).parent / "uv", f"uv-{version}.data/scripts/uv")
     return folder

@@ -76,5 +76,5 @@ def test_one_lockfile_gives_the_same_fingerprints_in_two_containers(
     ]
     assert output.count("is complete: 3 packages") == 2
     repeated = deploy(lab, tmp_path, wheelhouse, lock)
-    assert repeated.count("stands as it was built: 3 packages") == 2
-    assert "pushing" not in repeated
+    assert repeated.count("is unchanged: 3 packages") == 2
+    assert "copying" not in repeated

@@ -112,7 +112,7 @@ def test_a_build_survives_a_lost_connection_and_the_play_reconnects(
 ) -> None:
     lock = lock_of(wheelhouse, tmp_path)
     with running_play(connection, tmp_path / "play", wheelhouse, lock) as (play, output):
-        wait_for_output(output, "proving: new processes", play)
+        wait_for_output(output, "self-test: importing every package", play)
         before = runner_of(connection)
         assert connection.kill_logins() >= 1
         assert play.wait() == 0, output.read_text()
@@ -126,7 +126,7 @@ def test_a_new_play_attaches_to_the_build_of_a_killed_one(
     lock = lock_of(wheelhouse, tmp_path, remark="another environment")
     connection.lab.inside(connection.box, "rm", "-rf", f"{ROOT}/jobs")
     with running_play(connection, tmp_path / "first", wheelhouse, lock) as (play, output):
-        wait_for_output(output, "proving: new processes", play)
+        wait_for_output(output, "self-test: importing every package", play)
         before = runner_of(connection)
         os.killpg(play.pid, signal.SIGKILL)
         play.wait()

@@ -44,6 +44,7 @@ class Box:
             "packages": [{"name": "a", "version": "1"}],
             "files": tree_manifest.manifest(folder),
             "base": build_record.base_record(base),
+            "self_test": {},
         }
         (folder / "env.json").write_text(json.dumps(record))
 

@@ -1,4 +1,4 @@
-"""Releases from a real git checkout: archived, placed, compared, healed."""
+"""Releases from a real git checkout: archived, installed, compared, healed."""
 
 from __future__ import annotations
 
@@ -19,44 +19,45 @@ from dflash_ops.core.paths import Layout
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A checkout with a committed trainer/: an empty file, a script, a name with a space."""
+    """Checkout with a committed trainer/: an empty file, a script, and a name with a space."""
     repo = tmp_path / "checkout"
     files.write_text(repo / "trainer/package/__init__.py", "")
     files.write_text(repo / "trainer/package/train.py", "STEP = 1\n")
     files.write_text(repo / "trainer/configs/a b.toml", "x = 1\n")
     files.write_text(repo / "trainer/run.sh", "#!/bin/sh\n", mode=0o755)
-    files.write_text(repo / "other.txt", "not of the trainer\n")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "feat: first"]):
-        run_git(repo, *words)
+    files.write_text(repo / "other.txt", "outside trainer/\n")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "feat: first"]):
+        run_git(repo, *command)
     return repo
 
 
-def run_git(repo: Path, *words: str) -> str:
+def run_git(repo: Path, *arguments: str) -> str:
+    """Run git in a repository with a test identity, and return its output."""
     identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     return subprocess.run(
-        ["git", "-C", str(repo), *identity, *words], check=True, capture_output=True, text=True
+        ["git", "-C", str(repo), *identity, *arguments], check=True, capture_output=True, text=True
     ).stdout
 
 
 @pytest.fixture
-def push(source: Path, layout: Layout, tmp_path: Path) -> Callable[..., release.Wanted]:
-    """Snapshot the checkout and place it, as action and module do."""
+def deploy(source: Path, layout: Layout, tmp_path: Path) -> Callable[..., release.Spec]:
+    """Return a function that archives the checkout and installs the release, as action and module do."""
 
-    def run(version: str = "HEAD", *, allow_dirty: bool = False) -> release.Wanted:
-        made = checkout.snapshot(source, version, tmp_path, allow_dirty=allow_dirty)
-        if release.inspect(layout, made.wanted)[0] != "complete":
-            release.place(layout, made.wanted, made.archive)
-        return made.wanted
+    def run(version: str = "HEAD", *, allow_dirty: bool = False) -> release.Spec:
+        snapshot = checkout.snapshot(source, version, tmp_path, allow_dirty=allow_dirty)
+        if release.inspect(layout, snapshot.spec)[0] != "complete":
+            release.install(layout, snapshot.spec, snapshot.archive)
+        return snapshot.spec
 
     return run
 
 
-def test_release_holds_the_commit_and_only_trainer(
-    layout: Layout, source: Path, push: Callable[..., release.Wanted]
+def test_release_contains_only_trainer_of_the_commit(
+    layout: Layout, source: Path, deploy: Callable[..., release.Spec]
 ) -> None:
-    wanted = push()
-    top = layout.release(wanted.release_id) / "trainer"
-    assert run_git(source, "rev-parse", "HEAD").startswith(wanted.release_id)
+    spec = deploy()
+    top = layout.release(spec.release_id) / "trainer"
+    assert run_git(source, "rev-parse", "HEAD").startswith(spec.release_id)
     assert sorted(path.relative_to(top).as_posix() for path in files.walk_files(top)) == [
         "configs/a b.toml",
         "package/__init__.py",
@@ -65,126 +66,126 @@ def test_release_holds_the_commit_and_only_trainer(
     ]
     assert (top / "package/__init__.py").stat().st_size == 0
     assert {oct((top / name).stat().st_mode & 0o777) for name in ("run.sh", "package/train.py")} == {"0o755", "0o644"}
-    assert (files.read_json(layout.release(wanted.release_id) / "release.json") or {})["subject"] == "feat: first"
-    assert release.inspect(layout, wanted) == ("complete", [])
+    assert (files.read_json(layout.release(spec.release_id) / "release.json") or {})["subject"] == "feat: first"
+    assert release.inspect(layout, spec) == ("complete", [])
 
 
 @pytest.mark.parametrize("dirty", [False, True])
-def test_a_release_is_named_before_it_is_made(
-    source: Path, push: Callable[..., release.Wanted], dirty: bool
+def test_release_id_is_known_before_the_deploy(
+    source: Path, deploy: Callable[..., release.Spec], dirty: bool
 ) -> None:
     if dirty:
         (source / "trainer/package/new.py").write_text("x = 1\n")
-    named = checkout.release_id(source, "HEAD", allow_dirty=True)
-    assert named == push(allow_dirty=True).release_id
-    assert ("+dirty" in named) is dirty
+    predicted = checkout.release_id(source, "HEAD", allow_dirty=True)
+    assert predicted == deploy(allow_dirty=True).release_id
+    assert ("+dirty" in predicted) is dirty
 
 
-def test_modes_do_not_follow_the_umask(layout: Layout, push: Callable[..., release.Wanted]) -> None:
+def test_file_modes_are_independent_of_the_umask(layout: Layout, deploy: Callable[..., release.Spec]) -> None:
     old = os.umask(0o077)
     try:
-        wanted = push()
+        spec = deploy()
     finally:
         os.umask(old)
-    assert (layout.release(wanted.release_id) / "trainer/package/train.py").stat().st_mode & 0o777 == 0o644
+    assert (layout.release(spec.release_id) / "trainer/package/train.py").stat().st_mode & 0o777 == 0o644
 
 
-def test_an_older_commit_can_be_asked_for_while_the_tree_is_dirty(
-    source: Path, push: Callable[..., release.Wanted]
+def test_older_commit_can_be_deployed_from_a_dirty_tree(
+    source: Path, deploy: Callable[..., release.Spec]
 ) -> None:
     first = run_git(source, "rev-parse", "HEAD").strip()
     files.write_text(source / "trainer/package/train.py", "STEP = 2\n")
     run_git(source, "commit", "-qam", "feat: second")
     files.write_text(source / "trainer/package/train.py", "STEP = 3\n")
-    assert push(first).commit == first
+    assert deploy(first).commit == first
 
 
-def test_files_that_are_not_committed_are_refused_by_name(
-    source: Path, layout: Layout, push: Callable[..., release.Wanted]
+def test_uncommitted_files_are_listed_and_rejected(
+    source: Path, layout: Layout, deploy: Callable[..., release.Spec]
 ) -> None:
     files.write_text(source / "trainer/package/train.py", "STEP = 2\n")
     files.write_text(source / "trainer/new file.py", "")
     with pytest.raises(
         OpsError, match=r"2 file\(s\) of trainer/ are not committed: .*train\.py.*new file\.py"
     ) as caught:
-        push()
+        deploy()
     assert "trainer_release_allow_dirty=true" in caught.value.remedy
     assert not layout.root.exists()
 
 
-def test_a_dirty_release_is_named_by_its_content(
-    source: Path, layout: Layout, push: Callable[..., release.Wanted]
+def test_dirty_release_id_depends_on_the_content(
+    source: Path, layout: Layout, deploy: Callable[..., release.Spec]
 ) -> None:
     files.write_text(source / "trainer/package/train.py", "STEP = 2\n")
     files.write_text(source / "trainer/new.py", "")
-    one, same = push(allow_dirty=True), push(allow_dirty=True)
+    first, repeated = deploy(allow_dirty=True), deploy(allow_dirty=True)
     files.write_text(source / "trainer/new.py", "# more\n")
-    other = push(allow_dirty=True)
-    assert "+dirty." in one.release_id
-    assert one == same
-    assert one.release_id != other.release_id
-    assert (layout.release(one.release_id) / "trainer/package/train.py").read_text() == "STEP = 2\n"
+    other = deploy(allow_dirty=True)
+    assert "+dirty." in first.release_id
+    assert first == repeated
+    assert first.release_id != other.release_id
+    assert (layout.release(first.release_id) / "trainer/package/train.py").read_text() == "STEP = 2\n"
 
 
-def test_dirt_outside_trainer_does_not_matter(source: Path, push: Callable[..., release.Wanted]) -> None:
+def test_uncommitted_files_outside_trainer_are_ignored(source: Path, deploy: Callable[..., release.Spec]) -> None:
     files.write_text(source / "other.txt", "changed\n")
-    assert "+dirty" not in push().release_id
+    assert "+dirty" not in deploy().release_id
 
 
-def test_code_changed_on_the_box_is_named_and_healed(
-    layout: Layout, source: Path, tmp_path: Path, push: Callable[..., release.Wanted]
+def test_code_changed_on_the_box_is_listed_and_healed(
+    layout: Layout, source: Path, tmp_path: Path, deploy: Callable[..., release.Spec]
 ) -> None:
-    wanted = push()
-    top = layout.release(wanted.release_id) / "trainer"
+    spec = deploy()
+    top = layout.release(spec.release_id) / "trainer"
     (top / "package/train.py").write_text("STEP = 99\n")
     (top / "package/extra.py").write_text("")
     (top / "run.sh").unlink()
-    state, drift = release.inspect(layout, wanted)
+    state, drift = release.inspect(layout, spec)
     assert state == "drifted"
-    assert {(one.kind, one.path) for one in drift} == {
+    assert {(difference.kind, difference.path) for difference in drift} == {
         ("edited", "trainer/package/train.py"),
         ("added", "trainer/package/extra.py"),
         ("removed", "trainer/run.sh"),
     }
-    assert "trainer_release_heal=true" in release.refusal(wanted, drift).remedy
-    push()
-    assert release.inspect(layout, wanted) == ("complete", [])
-    assert [path.name for path in layout.releases.iterdir()] == [wanted.release_id]
+    assert "trainer_release_heal=true" in release.drift_error(spec, drift).remedy
+    deploy()
+    assert release.inspect(layout, spec) == ("complete", [])
+    assert [path.name for path in layout.releases.iterdir()] == [spec.release_id]
 
 
-def test_bytecode_that_python_made_is_no_drift(layout: Layout, push: Callable[..., release.Wanted]) -> None:
-    wanted = push()
-    files.write_text(layout.release(wanted.release_id) / "trainer/package/__pycache__/train.cpython-311.pyc", "x")
-    assert release.inspect(layout, wanted) == ("complete", [])
+def test_bytecode_is_not_drift(layout: Layout, deploy: Callable[..., release.Spec]) -> None:
+    spec = deploy()
+    files.write_text(layout.release(spec.release_id) / "trainer/package/__pycache__/train.cpython-311.pyc", "x")
+    assert release.inspect(layout, spec) == ("complete", [])
 
 
-def test_an_archive_with_another_tree_is_not_placed(layout: Layout, source: Path, tmp_path: Path) -> None:
-    made = checkout.snapshot(source, "HEAD", tmp_path, allow_dirty=False)
-    lying = release.Wanted(**{**made.wanted.__dict__, "tree_hash": "0" * 64})
+def test_archive_with_another_tree_hash_is_not_installed(layout: Layout, source: Path, tmp_path: Path) -> None:
+    snapshot = checkout.snapshot(source, "HEAD", tmp_path, allow_dirty=False)
+    mismatched = release.Spec(**{**snapshot.spec.__dict__, "tree_hash": "0" * 64})
     with pytest.raises(OpsError, match="unpacked to tree"):
-        release.place(layout, lying, made.archive)
+        release.install(layout, mismatched, snapshot.archive)
     assert list(layout.releases.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../outside.py", "trainer/link"])
-def test_odd_members_are_refused(tmp_path: Path, name: str) -> None:
+def test_links_and_paths_outside_are_rejected(tmp_path: Path, name: str) -> None:
     archive = tmp_path / "x.tar"
     with tarfile.open(archive, "w") as tar:
         member = tarfile.TarInfo(name)
         if name.endswith("link"):
             member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(member, io.BytesIO())
-    with pytest.raises(OpsError, match="no plain file"):
+    with pytest.raises(OpsError, match="not a regular file"):
         release.unpack(archive, tmp_path / "out")
 
 
 @pytest.mark.parametrize("version", ["nope", "-x", ""])
-def test_an_unknown_commit_is_named(source: Path, tmp_path: Path, version: str) -> None:
+def test_unknown_commit_is_rejected(source: Path, tmp_path: Path, version: str) -> None:
     with pytest.raises(OpsError, match="trainer_release_version="):
         checkout.snapshot(source, version, tmp_path, allow_dirty=False)
 
 
-def test_a_folder_that_is_no_checkout_is_named(tmp_path: Path) -> None:
+def test_folder_without_a_git_repository_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     with pytest.raises(OpsError, match=r"not a git repository"):
         checkout.snapshot(tmp_path / "plain", "HEAD", tmp_path, allow_dirty=False)

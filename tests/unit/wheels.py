@@ -1,4 +1,4 @@
-"""Tiny wheels, locks and a simple index on loopback: the real names and flags, none of the gigabytes."""
+"""Small wheels with real package names, lockfiles of them, and a simple package index on loopback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class cuda:
 def torch_files(
     version: str, *, cuda: str | None, gpu_error: str = "Found no NVIDIA driver on your system"
 ) -> dict[str, str]:
-    """Return the files of a torch that only knows its version."""
+    """Return the files of a torch package that has versions only."""
     return {
         "torch/__init__.py": TORCH.format(version=version, cuda=cuda, gpu_error=gpu_error),
         "torch/functional.py": "def einsum():\n    return 1\n",
@@ -43,7 +43,7 @@ TRANSFORMERS = {
 def make_wheel(
     folder: Path, name: str, version: str, files: Mapping[str, str], *, tag: str = "py3-none-any", script: str = ""
 ) -> Path:
-    """Write a wheel with a correct RECORD; `script` makes a console script of that name that calls `main`."""
+    """Write a wheel with a correct RECORD; `script` names a console script that calls `main`."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = name.replace("-", "_")
     info = f"{stem}-{version}.dist-info"
@@ -68,6 +68,7 @@ def make_wheel(
 
 
 def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hex."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -79,7 +80,7 @@ def make_lock(
     cuda: str = "",
     python: str = "3.10 3.11 3.12 3.13",
 ) -> str:
-    """Return the text of a lock of exactly these wheels."""
+    """Return the text of a lockfile of exactly these wheels."""
     lines = [f"# profile: {profile}", f"# python: {python}", "# platform: x86_64-manylinux_2_28"]
     lines += [f"# index {name}: {url}" for name, url in (indexes or {}).items()]
     lines += [f"# cuda: {cuda}"] if cuda else []
@@ -90,20 +91,27 @@ def make_lock(
 
 
 class Index:
-    """A simple index on loopback; while `hold` is set it does not answer. Thread: one. Ends on close()."""
+    """Simple package index on loopback with one server thread, which ends on close().
+
+    Attributes:
+        truncate_at: fraction of its length at which a file is truncated, by file name.
+        truncations_left: number of truncated responses before files are sent whole.
+        requests: path of each request.
+        hold: while set, requests are not answered until `resume`.
+    """
 
     def __init__(self, wheels: Iterable[Path] = ()) -> None:
         self.files = {path.name: path.read_bytes() for path in wheels}
-        self.cut_at: dict[str, float] = {}
-        self.cuts_left = 1 << 30
-        self.asked: list[str] = []
+        self.truncate_at: dict[str, float] = {}
+        self.truncations_left = 1 << 30
+        self.requests: list[str] = []
         self.hold = threading.Event()
-        self._go = threading.Event()
+        self._resume = threading.Event()
         index = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                index.answer(self)
+                index.respond(self)
 
             def log_message(self, *_: Any) -> None:
                 """Stay silent."""
@@ -113,16 +121,16 @@ class Index:
         self.thread.start()
         self.url = f"http://127.0.0.1:{self.server.server_port}/simple"
 
-    def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
-        """Serve a package's page or a file; a file in `cut_at` stops at that part of its length while cuts are left."""
-        self.asked.append(request.path)
+    def respond(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        """Serve a package's page or a file."""
+        self.requests.append(request.path)
         if self.hold.is_set():
-            self._go.wait(60)
+            self._resume.wait(60)
         name = request.path.rstrip("/").rpartition("/")[2].replace("%2B", "+")
         if name in self.files:
-            part = self.cut_at.get(name, 1.0) if self.cuts_left > 0 else 1.0
-            self.cuts_left -= part < 1.0
-            self.send(request, self.files[name], part=part)
+            fraction = self.truncate_at.get(name, 1.0) if self.truncations_left > 0 else 1.0
+            self.truncations_left -= fraction < 1.0
+            self.send(request, self.files[name], fraction=fraction)
             return
         links = [
             f'<a href="/files/{file.replace("+", "%2B")}">{file}</a>'
@@ -139,18 +147,19 @@ class Index:
         request: http.server.BaseHTTPRequestHandler,
         data: bytes,
         *,
-        part: float = 1.0,
+        fraction: float = 1.0,
         kind: str = "application/octet-stream",
     ) -> None:
+        """Send the first `fraction` of the data with the full length in the header."""
         request.send_response(200)
         request.send_header("Content-Type", kind)
         request.send_header("Content-Length", str(len(data)))
         request.end_headers()
-        request.wfile.write(data[: int(len(data) * part)])
+        request.wfile.write(data[: int(len(data) * fraction)])
 
     def resume(self) -> None:
-        """Answer what was held back while `hold` was set."""
-        self._go.set()
+        """Answer the held requests."""
+        self._resume.set()
 
     def close(self) -> None:
         """Stop serving."""

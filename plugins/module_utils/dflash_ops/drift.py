@@ -1,4 +1,4 @@
-"""What differs between a selection and its records, one sentence each: environment, release."""
+"""Drift of a selected environment and release from their records, one sentence per difference."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from .core import tree_manifest
 from .core.paths import Layout
 from .environment import inspection
 
-# What a refused launch tells the operator to type: without the word after -e neither playbook replaces anything.
-HEAL_ENVIRONMENT = "relaunch.yml --tags env -e python_env_heal=true builds it again"
-HEAL_RELEASE = "relaunch.yml --tags release -e trainer_release_heal=true places the committed files again"
+# Remedies of a refused launch. Neither playbook replaces anything without the -e option.
+HEAL_ENVIRONMENT = "relaunch.yml --tags env -e python_env_heal=true rebuilds it"
+HEAL_RELEASE = "relaunch.yml --tags release -e trainer_release_heal=true restores the committed files"
 
 
-def of_environment(layout: Layout, env_id: str, *, full: bool = False) -> list[str]:
-    """Return the differences of an environment, folded to one line a folder."""
-    return [str(one) for one in tree_manifest.fold(inspection.check(layout, env_id, full=full))]
+def environment_drift(layout: Layout, env_id: str, *, full: bool = False) -> list[str]:
+    """Return the differences of an environment, folded to one line per folder."""
+    drift = inspection.find_drift(layout, env_id, full=full)
+    return [str(difference) for difference in tree_manifest.fold(drift)]
 
 
-def of_release(layout: Layout, release_id: str) -> list[str]:
-    """Return the files of a release that are not those of its commit."""
-    return [str(one) for one in tree_manifest.fold(release.check(layout, release_id))]
+def release_drift(layout: Layout, release_id: str) -> list[str]:
+    """Return the differences between a release and its commit."""
+    return [str(difference) for difference in tree_manifest.fold(release.find_drift(layout, release_id))]

@@ -1,7 +1,7 @@
-"""Dataset and target weights: present, whole as far as their own headers tell, and the ones that were fingerprinted.
+"""Inputs of a run (dataset, evaluation set, target weights): presence, integrity and fingerprint.
 
-The record of one input is `inputs/<hash of its path>.json`: each file with size, time and SHA-256. The cheap check
-compares sizes and times and hashes only what looks different; the full check hashes everything.
+The record of an input is `inputs/<hash of its path>.json`: size, time and SHA-256 of each file. The fast check compares
+sizes and times and hashes only files that differ; the full check hashes everything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .core.paths import Layout
 from .core.tree_manifest import Drift, Manifest
 
 ENTRY = "inputs:record_job"
-# Which of the configuration's needs is which input, in the operator's words.
+# Input name, and its key in the `needs` of a resolved configuration.
 NEEDS = (("dataset", "data_path"), ("evaluation", "eval_path"), ("target", "target_path"))
 ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 MAGIC = {".gguf": b"GGUF"}
@@ -31,7 +31,7 @@ SAFETENSORS_HEADER_LIMIT = 100 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """One thing a run reads.
+    """Dataset, evaluation set or target weights.
 
     Args:
         name: dataset, evaluation or target.
@@ -43,15 +43,15 @@ class Input:
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
-    """How one input stands.
+class InputStatus:
+    """State of an input on the box.
 
     Args:
-        item: which.
+        item: the input.
         state: absent, damaged, new, recorded or changed.
-        problems: what is wrong, naming each file.
-        fingerprint: hash over its files, when it is recorded and unchanged.
-        size: bytes of its files.
+        problems: one sentence for each damaged, missing or changed file.
+        fingerprint: hash over its files; empty unless it is recorded and unchanged.
+        size: total bytes of its files.
     """
 
     item: Input
@@ -61,6 +61,7 @@ class Look:
     size: int
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the fields as the module reports them."""
         return {
             "path": str(self.item.path),
             "state": self.state,
@@ -70,56 +71,59 @@ class Look:
         }
 
 
-def wanted(resolved: Mapping[str, Any]) -> list[Input]:
-    """Return the inputs of a configuration that the trainer resolved; random weights are none."""
+def required_inputs(resolved: Mapping[str, Any]) -> list[Input]:
+    """Return the inputs of a resolved configuration; random weights are not an input."""
     needs = resolved["needs"]
-    given = [(name, str(needs.get(key) or "")) for name, key in NEEDS]
-    return [Input(name, Path(path)) for name, path in given if path and not path.startswith("random:")]
+    paths = [(name, str(needs.get(key) or "")) for name, key in NEEDS]
+    return [Input(name, Path(path)) for name, path in paths if path and not path.startswith("random:")]
 
 
 def record_path(layout: Layout, path: Path) -> Path:
+    """Return the path of an input's record."""
     return layout.root / "inputs" / f"{hashlib.sha256(str(path).encode()).hexdigest()[:16]}.json"
 
 
-def stats(path: Path) -> dict[str, Any]:
-    """Return name to stat of an input's files; a single file is named by itself."""
+def file_stats(path: Path) -> dict[str, Any]:
+    """Return the stat of each file of an input by relative name; the input may be a single file."""
     if path.is_file():
         return {path.name: path.stat()}
     return {name: (path / name).stat() for name in tree_manifest.scan(path) if (path / name).is_file()}
 
 
-def top_of(path: Path) -> Path:
+def base_folder(path: Path) -> Path:
+    """Return the folder that the names of an input's files are relative to."""
     return path.parent if path.is_file() else path
 
 
-def look(layout: Layout, item: Input, *, full: bool = False) -> Look:
-    """Say how an input stands. Changes nothing."""
+def inspect(layout: Layout, item: Input, *, full: bool = False) -> InputStatus:
+    """Return the state of an input; hash every file if `full`."""
     if not item.path.exists():
-        return Look(item, "absent", (f"{item.name}: {item.path} is not there",), "", 0)
-    now = stats(item.path)
+        return InputStatus(item, "absent", (f"{item.name}: {item.path} does not exist",), "", 0)
+    now = file_stats(item.path)
     size = sum(stat.st_size for stat in now.values())
-    broken = damage(item.path, now)
-    if broken:
-        return Look(item, "damaged", tuple(f"{item.name}: {text}" for text in broken), "", size)
+    damaged = damage(item.path, now)
+    if damaged:
+        return InputStatus(item, "damaged", tuple(f"{item.name}: {text}" for text in damaged), "", size)
     record = files.read_json(record_path(layout, item.path))
     if not record:
-        return Look(item, "new", (), "", size)
+        return InputStatus(item, "new", (), "", size)
     drift = compare(item.path, now, record["files"], full=full)
     if drift:
-        return Look(item, "changed", tuple(f"{item.name}: {item.path}: {one}" for one in drift), "", size)
-    return Look(item, "recorded", (), record["fingerprint"], size)
+        problems = tuple(f"{item.name}: {item.path}: {difference}" for difference in drift)
+        return InputStatus(item, "changed", problems, "", size)
+    return InputStatus(item, "recorded", (), record["fingerprint"], size)
 
 
 def compare(path: Path, now: Mapping[str, Any], then: Manifest, *, full: bool) -> list[Drift]:
-    """Return what differs from the record."""
+    """Return the differences from the record."""
     drift = [Drift("removed", name, "is missing") for name in then.keys() - now.keys()]
     drift += [Drift("added", name, "is new") for name in now.keys() - then.keys()]
-    suspect = [
+    candidates = [
         name
         for name in now.keys() & then.keys()
         if full or [now[name].st_size, now[name].st_mtime_ns] != then[name][:2]
     ]
-    hashes = tree_manifest.digests(top_of(path), suspect)
+    hashes = tree_manifest.digests(base_folder(path), candidates)
     drift += [
         Drift(
             "edited",
@@ -127,46 +131,49 @@ def compare(path: Path, now: Mapping[str, Any], then: Manifest, *, full: bool) -
             f"{then[name][0]} bytes when it was fingerprinted, {now[name].st_size} now, "
             f"sha256 {hashes[name][:12]} instead of {then[name][2][:12]}",
         )
-        for name in suspect
+        for name in candidates
         if hashes[name] != then[name][2]
     ]
-    return sorted(drift, key=lambda one: (one.kind, one.path))
+    return sorted(drift, key=lambda difference: (difference.kind, difference.path))
 
 
 def damage(path: Path, now: Mapping[str, Any]) -> list[str]:
-    """Return what the files' own headers say is wrong: truncated Arrow, safetensors and GGUF files, missing parts."""
-    top = top_of(path)
-    found = [f"{top / name}: {text}" for name in sorted(now) if (text := file_damage(top / name, now[name].st_size))]
-    listed = files.read_json(path / "state.json") if path.is_dir() else None
-    parts = [row["filename"] for row in (listed or {}).get("_data_files", []) if isinstance(row, dict)]
+    """Return one sentence per damaged file (truncated Arrow, safetensors or GGUF) and missing shard."""
+    top = base_folder(path)
+    problems = [f"{top / name}: {text}" for name in sorted(now) if (text := file_damage(top / name, now[name].st_size))]
+    dataset = files.read_json(path / "state.json") if path.is_dir() else None
+    shards = [row["filename"] for row in (dataset or {}).get("_data_files", []) if isinstance(row, dict)]
     index = files.read_json(path / "model.safetensors.index.json") if path.is_dir() else None
-    parts += sorted(set((index or {}).get("weight_map", {}).values()))
-    return found + [f"{top / name} is missing, and listed" for name in parts if name not in now]
+    shards += sorted(set((index or {}).get("weight_map", {}).values()))
+    return problems + [f"{top / name} is listed but missing" for name in shards if name not in now]
 
 
 def file_damage(path: Path, size: int) -> str:
-    """Return what is wrong with one file; empty when nothing is seen."""
+    """Return the damage of a file as text; empty if its header and size are consistent."""
     if path.suffix == ".safetensors":
         return safetensors_damage(path, size)
     if path.suffix == ".arrow":
         return (
-            "" if last_bytes(path, len(ARROW_END)) == ARROW_END else f"is cut off: no end of stream after {size} bytes"
+            ""
+            if last_bytes(path, len(ARROW_END)) == ARROW_END
+            else f"is truncated: no end-of-stream marker after {size} bytes"
         )
-    wanted_magic = MAGIC.get(path.suffix)
-    if wanted_magic:
+    magic = MAGIC.get(path.suffix)
+    if magic:
         with path.open("rb") as stream:
-            return "" if stream.read(len(wanted_magic)) == wanted_magic else f"is no {path.suffix[1:].upper()} file"
+            return "" if stream.read(len(magic)) == magic else f"is not a {path.suffix[1:].upper()} file"
     return ""
 
 
 def last_bytes(path: Path, count: int) -> bytes:
+    """Return at most `count` bytes from the end of a file."""
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - count))
         return stream.read()
 
 
 def safetensors_damage(path: Path, size: int) -> str:
-    """Compare a safetensors file's size with what its header says."""
+    """Compare a safetensors file's size with its header; return the damage as text, or empty."""
     with path.open("rb") as stream:
         head = stream.read(8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else SAFETENSORS_HEADER_LIMIT + 1
@@ -177,66 +184,71 @@ def safetensors_damage(path: Path, size: int) -> str:
             ends = [row["data_offsets"][1] for name, row in header.items() if name != "__metadata__"]
         except (ValueError, KeyError, TypeError):
             return "has a broken safetensors header"
-    whole = 8 + length + max(ends, default=0)
-    return "" if size == whole else f"is {size} bytes long, its header says {whole}"
+    expected = 8 + length + max(ends, default=0)
+    return "" if size == expected else f"has {size} bytes, its header says {expected}"
 
 
 def record(layout: Layout, item: Input) -> str:
     """Hash an input's files, write its record, and return its fingerprint."""
-    now = stats(item.path)
-    hashes = tree_manifest.digests(top_of(item.path), now)
+    now = file_stats(item.path)
+    hashes = tree_manifest.digests(base_folder(item.path), now)
     manifest: Manifest = {name: [now[name].st_size, now[name].st_mtime_ns, hashes[name]] for name in sorted(now)}
-    found = tree_manifest.fingerprint(manifest)
+    fingerprint = tree_manifest.fingerprint(manifest)
     files.write_json(
         record_path(layout, item.path),
         {
             "name": item.name,
             "path": str(item.path),
-            "fingerprint": found,
+            "fingerprint": fingerprint,
             "recorded_at": time.time(),
             "files": manifest,
         },
     )
-    return found
+    return fingerprint
 
 
 def record_job(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Job entry: fingerprint inputs. Arguments: root, workspace, inputs as [[name, path], ...]."""
+    """Run the job that fingerprints inputs.
+
+    Args:
+        arguments: root, workspace, inputs as [[name, path], ...].
+        progress: receives the progress lines.
+    """
     layout = Layout.of(arguments["root"], arguments["workspace"])
     items = [Input(name, Path(path)) for name, path in arguments["inputs"]]
     for number, item in enumerate(items, start=1):
-        size = sum(stat.st_size for stat in stats(item.path).values())
+        size = sum(stat.st_size for stat in file_stats(item.path).values())
         progress.say(f"fingerprinting {item.name}: {size >> 20} MB in {item.path}", done=number, total=len(items))
         record(layout, item)
     return {"changed": True}
 
 
-def check(layout: Layout, resolved: Mapping[str, Any], *, full: bool = False) -> list[str]:
-    """Return what is wrong with the inputs of a configuration, for every launch (cheap) and `verify` (full)."""
-    looks = [look(layout, item, full=full) for item in wanted(resolved)]
-    return [text for one in looks for text in one.problems]
+def find_problems(layout: Layout, resolved: Mapping[str, Any], *, full: bool = False) -> list[str]:
+    """Return the problems of a configuration's inputs: fast before a launch, `full` for verify.yml."""
+    statuses = [inspect(layout, item, full=full) for item in required_inputs(resolved)]
+    return [text for status in statuses for text in status.problems]
 
 
 def fingerprints(layout: Layout, resolved: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return name to path and fingerprint of the inputs, as recorded, for run.json."""
-    found = {}
-    for item in wanted(resolved):
-        held = files.read_json(record_path(layout, item.path)) or {}
-        found[item.name] = {"path": str(item.path), "fingerprint": held.get("fingerprint", "")}
-    return found
+    """Return path and recorded fingerprint of each input by name, for run.json."""
+    rows = {}
+    for item in required_inputs(resolved):
+        record = files.read_json(record_path(layout, item.path)) or {}
+        rows[item.name] = {"path": str(item.path), "fingerprint": record.get("fingerprint", "")}
+    return rows
 
 
-def refusal(looks: list[Look]) -> OpsError:
-    """Say what is wrong with the inputs, file by file."""
-    texts = [text for one in looks for text in one.problems]
-    changed = all(one.state in ("changed", "recorded", "new") for one in looks)
+def problems_error(statuses: list[InputStatus]) -> OpsError:
+    """Return the error that lists the problems of the inputs file by file."""
+    problems = [text for status in statuses for text in status.problems]
+    changed = all(status.state in ("changed", "recorded", "new") for status in statuses)
     remedy = (
-        "put the old files back, or -e training_inputs_accept=true takes the new ones as the right ones"
+        "restore the old files, or -e training_inputs_accept=true records the new ones"
         if changed
-        else "place the files again from where they came; data.path and target.path of the configuration name them"
+        else "copy the files again from their source; data.path and target.path of the configuration name them"
     )
     return OpsError(
-        f"{len(texts)} problem(s) with what the run reads: {truncate.join_items(texts, 20)}.",
+        f"{len(problems)} problem(s) with the run's inputs: {truncate.join_items(problems, 20)}.",
         remedy=remedy,
-        facts={"problems": texts},
+        facts={"problems": problems},
     )

@@ -1,4 +1,4 @@
-"""Releases: trainer/ at a commit, unpacked aside, complete by one rename, compared with their record afterwards."""
+"""Releases: trainer/ at one commit, staged and renamed into place, then compared with its record."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .core.tree_manifest import Drift, digest, fold
 from .environment.build import exchange
 
 RECORD_NAME = "release.json"
-GOOD_ID = re.compile(r"[0-9a-f]{7,40}(\+dirty\.[0-9a-f]{8,64})?")
+RELEASE_ID = re.compile(r"[0-9a-f]{7,40}(\+dirty\.[0-9a-f]{8,64})?")
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-    """The release that is asked for.
+class Spec:
+    """Specification of the requested release.
 
     Args:
-        release_id: short commit, with `+dirty.<hash>` for a tree that was not committed.
-        commit: the whole commit id.
-        tree_hash: hash over its files, as `files.tree_hash` makes it.
-        subject: first line of the commit's message.
+        release_id: short commit id, with `+dirty.<hash>` for a tree with uncommitted changes.
+        commit: full commit id.
+        tree_hash: hash over its files, from `files.tree_hash`.
+        subject: first line of the commit message.
     """
 
     release_id: str
@@ -39,48 +39,49 @@ class Wanted:
     subject: str
 
     @classmethod
-    def of(cls, want: Mapping[str, Any]) -> Wanted:
+    def from_params(cls, params: Mapping[str, Any]) -> Spec:
         """Read module arguments.
 
         Raises:
-            OpsError: the id is no commit's.
+            OpsError: the id is not a commit id.
         """
-        if not GOOD_ID.fullmatch(want["release_id"]):
+        if not RELEASE_ID.fullmatch(params["release_id"]):
             raise OpsError(
-                f"Release {want['release_id']!r} is not named by a commit.", remedy="let the action plugin name it"
+                f"Release {params['release_id']!r} is not named after a commit.",
+                remedy="omit release_id; the action plugin sets it",
             )
-        return cls(**{field.name: want[field.name] for field in dataclasses.fields(cls)})
+        return cls(**{field.name: params[field.name] for field in dataclasses.fields(cls)})
 
 
-def inspect(layout: Layout, wanted: Wanted) -> tuple[str, list[Drift]]:
-    """Return complete, missing or drifted, and what differs.
+def inspect(layout: Layout, spec: Spec) -> tuple[str, list[Drift]]:
+    """Return the state (complete, missing or drifted) and the differences.
 
     Raises:
-        OpsError: the root is a file, or the box has another tree under this id.
+        OpsError: the root is a file.
     """
     disk.require_not_file(layout.root, "dflash_root")
-    record = files.read_json(layout.release(wanted.release_id) / RECORD_NAME)
+    record = files.read_json(layout.release(spec.release_id) / RECORD_NAME)
     if not record:
         return "missing", []
-    if record["tree_hash"] != wanted.tree_hash:
+    if record["tree_hash"] != spec.tree_hash:
         return "drifted", [Drift("edited", RECORD_NAME, "was made from another tree")]
-    drift = check(layout, wanted.release_id)
+    drift = find_drift(layout, spec.release_id)
     return ("drifted" if drift else "complete"), drift
 
 
-def check(layout: Layout, release_id: str) -> list[Drift]:
-    """Return what differs between a release's files and its record; bytecode that python made is left out.
+def find_drift(layout: Layout, release_id: str) -> list[Drift]:
+    """Return the differences between a release's files and its record; bytecode is ignored.
 
     Raises:
-        OpsError: there is no such release.
+        OpsError: the box does not have this release.
     """
-    place = layout.release(release_id)
-    record = files.read_json(place / RECORD_NAME)
+    folder = layout.release(release_id)
+    record = files.read_json(folder / RECORD_NAME)
     if not record:
         raise OpsError(
             f"The release {release_id} is not on this box.", remedy="run deploy.yml, or relaunch.yml --tags release"
         )
-    now = file_hashes(place / "trainer")
+    now = file_hashes(folder / "trainer")
     then = record["files"]
     drift = [Drift("removed", f"trainer/{name}", "was in the release") for name in then.keys() - now.keys()]
     drift += [Drift("added", f"trainer/{name}", "is not in the release") for name in now.keys() - then.keys()]
@@ -89,77 +90,77 @@ def check(layout: Layout, release_id: str) -> list[Drift]:
         for name in now.keys() & then.keys()
         if now[name] != then[name]
     ]
-    return sorted(drift, key=lambda one: (one.kind, one.path))
+    return sorted(drift, key=lambda difference: (difference.kind, difference.path))
 
 
 def file_hashes(top: Path) -> dict[str, str]:
-    """Return path to SHA-256 (with `x` behind it when executable) of every file below `top`."""
-    found = {}
+    """Return the SHA-256 of every file below `top` by path; an `x` is appended for an executable file."""
+    hashes = {}
     for path in files.walk_files(top):
         if path.parent.name != "__pycache__":
-            found[path.relative_to(top).as_posix()] = digest(path) + ("x" if os.access(path, os.X_OK) else "")
-    return found
+            hashes[path.relative_to(top).as_posix()] = digest(path) + ("x" if os.access(path, os.X_OK) else "")
+    return hashes
 
 
-def refusal(wanted: Wanted, drift: list[Drift]) -> OpsError:
-    """Say that a release was changed in place, file by file."""
-    lines = [str(one) for one in fold(drift)]
+def drift_error(spec: Spec, drift: list[Drift]) -> OpsError:
+    """Return the error that lists the files of a release that were changed in place."""
+    lines = [str(difference) for difference in fold(drift)]
     return OpsError(
-        f"The release {wanted.release_id} was changed on the box: {truncate.join_items(lines, 30)}.",
-        remedy="commit the change and deploy it, or -e trainer_release_heal=true places the committed files again",
-        facts={"drift": [dataclasses.asdict(one) for one in drift]},
+        f"The release {spec.release_id} was changed on the box: {truncate.join_items(lines, 30)}.",
+        remedy="commit the change and deploy it, or -e trainer_release_heal=true restores the committed files",
+        facts={"drift": [dataclasses.asdict(difference) for difference in drift]},
     )
 
 
-def place(layout: Layout, wanted: Wanted, archive: Path) -> None:
-    """Unpack the archive aside, prove its tree, and put it in place in one step.
+def install(layout: Layout, spec: Spec, archive: Path) -> None:
+    """Unpack the archive into a staging directory, verify its tree hash, and rename it into place.
 
     Raises:
-        OpsError: the archive holds something else than was named.
+        OpsError: the archive's files do not have the expected tree hash.
     """
-    target = layout.release(wanted.release_id)
-    aside = layout.releases / f".placing-{wanted.release_id}"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    target = layout.release(spec.release_id)
+    workdir = layout.releases / f".placing-{spec.release_id}"
+    shutil.rmtree(workdir, ignore_errors=True)
+    workdir.mkdir(parents=True)
     try:
-        unpack(archive, aside)
-        found = files.tree_hash(aside / "trainer")
-        if found != wanted.tree_hash:
+        unpack(archive, workdir)
+        tree_hash = files.tree_hash(workdir / "trainer")
+        if tree_hash != spec.tree_hash:
             raise OpsError(
-                f"The archive of {wanted.release_id} unpacked to tree {found}, not {wanted.tree_hash}.",
-                remedy="run again; if it repeats, look at the box's disk",
+                f"The archive of {spec.release_id} unpacked to tree {tree_hash}, not {spec.tree_hash}.",
+                remedy="run again; if the error repeats, check the box's disk",
             )
         files.write_json(
-            aside / RECORD_NAME,
+            workdir / RECORD_NAME,
             {
-                **dataclasses.asdict(wanted),
-                "dirty": "+dirty" in wanted.release_id,
+                **dataclasses.asdict(spec),
+                "dirty": "+dirty" in spec.release_id,
                 "placed_at": time.time(),
-                "files": file_hashes(aside / "trainer"),
+                "files": file_hashes(workdir / "trainer"),
             },
         )
         if target.exists():
-            exchange(aside, target)
+            exchange(workdir, target)
         else:
-            os.rename(aside, target)
+            os.rename(workdir, target)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(workdir, ignore_errors=True)
     files.fsync_folder(layout.releases)
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Write the archive's files below `target`, with modes 0644 or 0755 whatever the umask; refuse odd members.
+    """Write the archive's files below `target` with mode 0644 or 0755, independent of the umask.
 
     Raises:
-        OpsError: naming the member.
+        OpsError: a member is not a regular file or folder, or lies outside `target`.
     """
     with tarfile.open(archive) as tar:
         for member in tar:
             path = target / member.name
             if not path.resolve().is_relative_to(target.resolve()) or not (member.isfile() or member.isdir()):
                 raise OpsError(
-                    f"The release holds {member.name}, which is no plain file or folder below trainer/.",
-                    remedy="take it out of trainer/",
+                    f"The release contains {member.name}, which is not a regular file or folder below trainer/.",
+                    remedy="remove it from trainer/",
                 )
             if member.isdir():
                 path.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ def resolve(layout: Layout, selection: Selection, *, store: bool = True) -> dict
         OpsError: environment or release is missing, or the trainer refuses the configuration.
     """
     trainer_command.check_present(layout, selection)
-    unchanged = not release.check(layout, selection.release_id)
+    unchanged = not release.find_drift(layout, selection.release_id)
     file = stored_file(layout, selection)
     stored = files.read_json(file) if unchanged else None
     if isinstance(stored, dict) and is_valid(stored):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dflash_ops.core import files, truncate
 from dflash_ops.core.errors import OpsError
-from dflash_ops.release import Wanted, unpack
+from dflash_ops.release import Spec, unpack
 
 SHORT = 12
 
@@ -21,11 +21,11 @@ class Snapshot:
     """Snapshot of trainer/ to push.
 
     Args:
-        wanted: its name and tree hash.
+        spec: its name and tree hash.
         archive: tar of trainer/.
     """
 
-    wanted: Wanted
+    spec: Spec
     archive: Path
 
 
@@ -103,7 +103,7 @@ def release_id(repo: Path, version: str, *, allow_dirty: bool) -> str:
     if not chosen.dirty:
         return chosen.commit[:SHORT]
     with tempfile.TemporaryDirectory(prefix="dflash-release-") as folder:
-        return snapshot(repo, version, Path(folder), allow_dirty=True).wanted.release_id
+        return snapshot(repo, version, Path(folder), allow_dirty=True).spec.release_id
 
 
 def snapshot(repo: Path, version: str, folder: Path, *, allow_dirty: bool) -> Snapshot:
@@ -122,7 +122,7 @@ def snapshot(repo: Path, version: str, folder: Path, *, allow_dirty: bool) -> Sn
     suffix = f"+dirty.{tree[:SHORT]}" if chosen.dirty else ""
     subject = git(repo, "log", "-1", "--format=%s", chosen.commit).strip()
     return Snapshot(
-        Wanted(release_id=chosen.commit[:SHORT] + suffix, commit=chosen.commit, tree_hash=tree, subject=subject),
+        Spec(release_id=chosen.commit[:SHORT] + suffix, commit=chosen.commit, tree_hash=tree, subject=subject),
         archive,
     )
 

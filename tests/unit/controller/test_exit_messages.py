@@ -73,7 +73,7 @@ def command(tmp_path: Path, layout: Layout) -> Iterator[list[str]]:
     lock = tmp_path / "own.lock"
     indexes = {"torch": "http://127.0.0.1:9/simple"}
     lock.write_text(wheels.make_lock(sorted(folder.glob("*.whl")), indexes=indexes))
-    uv = uv_binary.place(layout, uv_binary.pinned(wheels.UV_LOCK.read_text()))
+    uv = uv_binary.install_path(layout, uv_binary.uv_pin(wheels.UV_LOCK.read_text()))
     uv.parent.mkdir(parents=True)
     shutil.copy(Path(sys.executable).parent / "uv", uv)
     given = {
@@ -96,7 +96,7 @@ def test_an_interrupted_build_keeps_running_and_can_be_attached_to_or_stopped(
     stop = [program, "playbooks/stop.yml", *command]
 
     interrupted = Terminal(*build, cwd=repo)
-    interrupted.read_until("proving")
+    interrupted.read_until("self-test")
     interrupted.press(CTRL_C)
     assert interrupted.finish() == 99, interrupted.output
     job = next(folder.name for folder in layout.jobs.glob("env-*"))

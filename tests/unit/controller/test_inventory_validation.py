@@ -53,7 +53,7 @@ def test_valid_values_pass(repo: Path) -> None:
         ("python_env_find_links", ["wheels"], "is not absolute"),
         ("python_env_lock_file", "/nonexistent", "No such file or directory on the controller"),
         ("python_env_lock_file", "/", "Is a directory on the controller"),
-        ("python_env_lock_file", __file__, "is not a complete lock"),
+        ("python_env_lock_file", __file__, "is not a complete lockfile"),
         ("python_env_lock_file", "~nobody-of-this-name/x.lock", "cannot be read as text"),
         ("python_env_lock_file", "/tmp/a\0b", "cannot be read as text"),
         ("python_env_lock_file", str(LOCKS / "cu128.lock"), "is a lockfile for the profile cu128; set dflash_"),

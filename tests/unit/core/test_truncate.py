@@ -11,7 +11,7 @@ from dflash_controller import checkout
 from dflash_ops import inputs
 from dflash_ops.core import truncate
 from dflash_ops.core.errors import OpsError
-from dflash_ops.inputs import Input, Look
+from dflash_ops.inputs import Input, InputStatus
 from dflash_ops.run import runs
 
 # a list that is cut and joined without the number of the omitted items
@@ -43,7 +43,7 @@ def test_uncommitted_files_are_counted(tmp_path: Path) -> None:
 
 def test_problems_of_inputs_are_counted() -> None:
     many = tuple(f"file {number}" for number in range(25))
-    error = inputs.refusal([Look(Input("dataset", Path("/d")), "changed", many, "", 0)])
+    error = inputs.problems_error([InputStatus(Input("dataset", Path("/d")), "changed", many, "", 0)])
     assert "25 problem(s)" in error.message
     assert error.message.endswith("file 19; and 5 more.")
 

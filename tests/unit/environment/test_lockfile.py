@@ -1,4 +1,4 @@
-"""A lock is complete, or each bad line is named."""
+"""Parsing of lockfiles; every invalid line is reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dflash_ops.core.errors import OpsError
 from dflash_ops.environment import lockfile
 
 ONE, TWO = "1" * 64, "2" * 64
-GOOD = f"""\
+LOCKFILE = f"""\
 # profile: cu128
 # python: 3.11 3.12
 # platform: x86_64-manylinux_2_28
@@ -25,8 +25,8 @@ torch==2.11.0+cu128 \\
 """
 
 
-def test_a_complete_lock_is_read() -> None:
-    lock = lockfile.require_complete(GOOD, name="cu128.lock")
+def test_complete_lockfile_is_parsed() -> None:
+    lock = lockfile.require_complete(LOCKFILE, name="cu128.lock")
     assert (lock.profile, lock.pythons, lock.platform) == ("cu128", ("3.11", "3.12"), "x86_64-manylinux_2_28")
     assert [(pin.name, pin.version, len(pin.hashes), pin.line) for pin in lock.pins] == [
         ("numpy", "2.4.6", 2, 5),
@@ -37,34 +37,34 @@ def test_a_complete_lock_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("+cu128 ", " ", "line 11: torch==2.11.0 has no local version"),
         (f">= '3.12' \\\n    --hash=sha256:{ONE}", ">= '3.12'", "line 9: numpy==2.5.5 has no --hash=sha256:"),
-        (TWO + "\n    # via", TWO[:-1] + "\n    # via", "line 5: numpy==2.4.6 has a hash that is not 64 hex digits"),
+        (TWO + "\n    # via", TWO[:-1] + "\n    # via", "line 5: numpy==2.4.6 has a hash that is not a SHA-256"),
         ("torch==2.11.0", "torch>=2.11.0", "line 11: `torch>=2.11.0+cu128` is not pinned"),
         ("torch==2.11.0+cu128", "torch==2.*", "is not pinned"),
         ("torch==2.11.0+cu128", "torch @ https://x.example/t.whl", "is not pinned"),
         (
             "torch==",
             "--extra-index-url https://x.example\ntorch==",
-            "line 11: `--extra-index-url https://x.example`: an option",
+            "line 11: `--extra-index-url https://x.example`: options are not allowed",
         ),
         (
             "# index torch",
             "# index numpy",
-            "line 11: torch==2.11.0+cu128 is a local version, but no `# index torch: URL`",
+            "line 11: torch==2.11.0+cu128 is a local version, but there is no `# index torch: URL` line",
         ),
         ("numpy==2.4", "# index torch: https://other.example\nnumpy==2.4", "line 5: torch has two indexes"),
         (" ; python_full_version >= '3.12'", "", "line 9: numpy is pinned again (first in line 5)"),
         ("# profile: cu128\n", "", "has no `# profile:` line"),
     ],
 )
-def test_case_35_a_bad_line_is_named(old: str, new: str, told: str) -> None:
-    assert GOOD.count(old) >= 1
+def test_invalid_line_is_named(old: str, new: str, message: str) -> None:
+    assert LOCKFILE.count(old) >= 1
     with pytest.raises(OpsError) as caught:
-        lockfile.require_complete(GOOD.replace(old, new, 1), name="cu128.lock")
-    assert told in str(caught.value)
+        lockfile.require_complete(LOCKFILE.replace(old, new, 1), name="cu128.lock")
+    assert message in str(caught.value)
     assert "make lock" in caught.value.remedy
 
 
@@ -75,7 +75,7 @@ def test_case_35_a_bad_line_is_named(old: str, new: str, told: str) -> None:
         ("cu128", "2.11.0+cu128", {"3.10", "3.11", "3.12", "3.13"}),
     ],
 )
-def test_our_locks_are_complete(repo: Path, name: str, torch: str, pythons: set[str]) -> None:
+def test_project_lockfiles_are_complete(repo: Path, name: str, torch: str, pythons: set[str]) -> None:
     lock = lockfile.require_complete((repo / "trainer/locks" / f"{name}.lock").read_text(), name=f"{name}.lock")
     assert (lock.profile, lock.version_of("torch"), set(lock.pythons)) == (name, torch, pythons)
     pin = next(pin for pin in lock.pins if pin.name == "torch")

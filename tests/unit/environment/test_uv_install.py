@@ -1,4 +1,4 @@
-"""How far an installation is, as a person sees it."""
+"""Progress of an installation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dflash_ops.environment import uv_install
 SHM = Path("/dev/shm")
 
 
-@pytest.mark.skipif(not SHM.is_dir(), reason="no file system in memory here")
-def test_what_is_written_counts_in_memory_too() -> None:
-    """A root on tmpfs, or a kernel that writes to the disk later, must not look like standing still."""
+@pytest.mark.skipif(not SHM.is_dir(), reason="no tmpfs on this machine")
+def test_writes_to_tmpfs_are_counted() -> None:
+    """Count writes before they reach a disk: a root on tmpfs must show progress too."""
     file = SHM / "dflash-test-installer"
     code = f"import sys; open({str(file)!r}, 'wb').write(bytes(5 << 20)); sys.stdin.read()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
@@ -27,7 +27,7 @@ def test_what_is_written_counts_in_memory_too() -> None:
         file.unlink(missing_ok=True)
 
 
-def test_a_process_that_is_gone_has_written_nothing() -> None:
+def test_exited_process_has_written_nothing() -> None:
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
     assert uv_install.written_megabytes(done.pid) == 0

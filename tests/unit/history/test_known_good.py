@@ -157,7 +157,7 @@ def test_environments_of_kept_runs_stay_intact(box: Box) -> None:
     prune.apply(plan)
     stay = {path.name for path in box.layout.envs.iterdir()}
     assert stay == {"of-good", "of-kept", "of-live", "not-launched"}
-    assert [inspection.check(box.layout, name, full=True) for name in sorted(stay)] == [[]] * 4
+    assert [inspection.find_drift(box.layout, name, full=True) for name in sorted(stay)] == [[]] * 4
 
 
 def test_source_of_a_resumed_run_is_kept(box: Box) -> None:

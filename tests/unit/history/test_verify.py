@@ -54,8 +54,8 @@ def test_torch_of_an_image_is_accepted_through_a_symlink(
     real.mkdir(parents=True)
     (tmp_path / "image").symlink_to("image-2026")
     record = box.layout.env("e1") / "env.json"
-    proof = {"torch": {"file": str(tmp_path / "image/site-packages/torch/__init__.py")}}
-    record.write_text(json.dumps({**json.loads(record.read_text()), "proof": proof}))
+    self_test = {"torch": {"file": str(tmp_path / "image/site-packages/torch/__init__.py")}}
+    record.write_text(json.dumps({**json.loads(record.read_text()), "self_test": self_test}))
     monkeypatch.setattr(run_processes, "mapped_files", lambda _pid: [f"{real}/lib/libtorch.so"])
     assert verify._process(box.layout, run) == []
 

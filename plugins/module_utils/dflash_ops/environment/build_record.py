@@ -1,4 +1,4 @@
-"""What env.json says of an environment beside its files: the python below it, packages, wheels, what it inherits."""
+"""Parts of env.json other than the file list: base Python, packages with wheel hashes, inherited packages."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 from ..core import tree_manifest
 from . import lockfile
-from .inspection import inherited_files, inherited_of
+from .inspection import inherited_files, inherited_versions
 from .interpreters import Interpreter
 
-# The tag in a wheel's file name, which uv's note about it repeats.
+# The tag in a wheel's file name, as it appears in uv's cache entry.
 WHEEL_TAG = re.compile(rb"-((?:py|cp)[\w.]+-\w+-[\w.]+)\.whl")
 
 
 def base_record(python: Interpreter) -> dict[str, Any]:
+    """Return the record of the base interpreter and of its sitecustomize and usercustomize files."""
     return {
-        "asked": str(python.path),
+        "requested": str(python.path),
         "executable": str(python.executable),
         "version": python.version,
         "customize": tree_manifest.base_digests(python.customize),
@@ -25,8 +26,8 @@ def base_record(python: Interpreter) -> dict[str, Any]:
 
 
 def inherited_record(python: Interpreter) -> dict[str, Any]:
-    """Record the image's packages: names, versions, and the files of those that are used."""
-    names = sorted(inherited_of(python))
+    """Return versions of all packages of the image, and the files of those that the environment inherits."""
+    names = sorted(inherited_versions(python))
     rows = inherited_files(python, names)
     hashes = tree_manifest.digests(python.purelib, rows)
     return {
@@ -36,8 +37,8 @@ def inherited_record(python: Interpreter) -> dict[str, Any]:
     }
 
 
-def package_rows(site: Path, lock: lockfile.Lock, cache: Path) -> list[dict[str, str]]:
-    """Return name, version and wheel hash of each installed package, from the lock and the cache that uv used."""
+def package_rows(site: Path, lock: lockfile.Lockfile, cache: Path) -> list[dict[str, str]]:
+    """Return name, version and wheel hash of each installed package, from the lockfile and uv's cache."""
     pins = {(pin.name, pin.version): pin for pin in lock.pins}
     rows = []
     for name, version in sorted(tree_manifest.packages(site).items()):
@@ -49,23 +50,23 @@ def package_rows(site: Path, lock: lockfile.Lock, cache: Path) -> list[dict[str,
 
 
 def wheel_hash(cache: Path, site: Path, pin: lockfile.Pin) -> str:
-    """Return which of a pin's hashes was installed, from uv's notes in its cache; the only one when there is one."""
+    """Return the hash of the installed wheel, chosen among the pin's hashes by uv's cache entries; empty if unknown."""
     if len(pin.hashes) == 1:
         return pin.hashes[0]
     folder = next(site.glob(f"{pin.name.replace('-', '_')}-{pin.version}.dist-info"), None)
     tags = set((folder / "WHEEL").read_text().split()) if folder else set()
     for depth in ("*", "*/*"):
-        for note in cache.glob(f"wheels-v*/{depth}/{pin.name}/{pin.version}-*"):
-            if note.suffix in (".http", ".rev"):
-                data = note.read_bytes()
-                found = next((one for one in pin.hashes if one.encode() in data), "")
-                if found and any(expanded(tag.decode()) & tags for tag in WHEEL_TAG.findall(data)):
-                    return found
+        for entry in cache.glob(f"wheels-v*/{depth}/{pin.name}/{pin.version}-*"):
+            if entry.suffix in (".http", ".rev"):
+                data = entry.read_bytes()
+                match = next((digest for digest in pin.hashes if digest.encode() in data), "")
+                if match and any(expand_tag(tag.decode()) & tags for tag in WHEEL_TAG.findall(data)):
+                    return match
     return ""
 
 
-def expanded(tag: str) -> set[str]:
-    """Return the single tags of a compressed one: `py2.py3-none-any` is two."""
+def expand_tag(tag: str) -> set[str]:
+    """Return the single tags of a compressed tag set: `py2.py3-none-any` stands for two."""
     parts = tag.split("-")
     if len(parts) != 3:
         return set()

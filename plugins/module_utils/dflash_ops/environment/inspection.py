@@ -1,6 +1,6 @@
-"""Environments: what is asked for, how it stands on the box, and what differs from its record. Changes nothing.
+"""State of environments on the box: requested specification, drift from the record. Read-only.
 
-`envs/<env_id>/` is complete when it has its env.json. It is never changed afterwards: see build.py.
+`envs/<env_id>/` is complete once it has an env.json, and is never changed afterwards (see build.py).
 """
 
 from __future__ import annotations
@@ -18,85 +18,88 @@ from ..core.paths import Layout, at_home
 from ..core.tree_manifest import Drift
 from . import interpreters, lockfile, self_test, sources
 from .interpreters import Interpreter
-from .lockfile import Lock
+from .lockfile import Lockfile
 
 PROFILES = ("cpu", "cu128", "preinstalled")
-# What a rented image brings and the `preinstalled` profile takes from it, when the versions are the pinned ones.
+# Packages that the `preinstalled` profile takes from a rented image if torch and Triton have the pinned versions.
 INHERITED = ("torch", "triton", "nvidia-", "cuda-")
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What is asked for.
+    """Specification of the requested environment.
 
     Args:
         profile: cpu, cu128 or preinstalled.
-        lock: the complete lock.
-        uv_lock: text of uv's own lock.
+        lock: the complete lockfile.
+        uv_lock: text of uv's own lockfile.
         python: path or version of the interpreter; empty for the first that fits.
-        sources: where files come from.
+        sources: indexes and folders of wheels.
         cache: uv's cache on the box.
         heal: rebuild a drifted environment.
-        packages: install missing Debian packages where root can be had.
-        self_test_gpus: compute on every GPU when the lock is for CUDA.
+        install_packages: install missing Debian packages if root access is available.
+        self_test_gpus: compute on every GPU when the lockfile is for CUDA.
     """
 
     profile: str
-    lock: Lock
+    lock: Lockfile
     uv_lock: str
     python: str
     sources: sources.Sources
     cache: Path
     heal: bool
-    packages: bool
+    install_packages: bool
     self_test_gpus: bool
 
     @classmethod
-    def of(cls, want: Mapping[str, Any], layout: Layout) -> Spec:
+    def from_params(cls, params: Mapping[str, Any], layout: Layout) -> Spec:
         """Read module or job arguments.
 
         Raises:
-            OpsError: the lock is not complete, or a word is unknown.
+            OpsError: the lockfile is incomplete, or the profile is unknown.
         """
-        if want["profile"] not in PROFILES:
+        if params["profile"] not in PROFILES:
             raise OpsError(
-                f"dflash_profile={want['profile']} is unknown.", remedy=f"choose one of {', '.join(PROFILES)}"
+                f"dflash_profile={params['profile']} is unknown.", remedy=f"choose one of {', '.join(PROFILES)}"
             )
-        lock = lockfile.require_complete(want["lock"], name=want["lock_name"])
-        folders = [at_home(one) for one in want["find_links"]]
+        lock = lockfile.require_complete(params["lock"], name=params["lock_name"])
+        folders = [at_home(folder) for folder in params["find_links"]]
         wheelhouse = layout.root / "wheelhouse"
-        cache = at_home(want["cache_dir"]) if want["cache_dir"] else layout.uv_cache
+        cache = at_home(params["cache_dir"]) if params["cache_dir"] else layout.uv_cache
         return cls(
-            profile=want["profile"],
+            profile=params["profile"],
             lock=lock,
-            uv_lock=want["uv_lock"],
-            python=want["python"],
-            sources=sources.Sources(dict(want["index_urls"]), tuple(folders + [wheelhouse] * wheelhouse.is_dir())),
+            uv_lock=params["uv_lock"],
+            python=params["python"],
+            sources=sources.Sources(
+                dict(params["index_urls"]), tuple(folders + [wheelhouse] * wheelhouse.is_dir())
+            ),
             cache=cache,
-            heal=want["heal"],
-            packages=want["packages"],
-            self_test_gpus=want["self_test_gpus"],
+            heal=params["heal"],
+            install_packages=params["install_packages"],
+            self_test_gpus=params["self_test_gpus"],
         )
 
     @property
     def inherits(self) -> bool:
+        """True if the environment takes torch from the image."""
         return self.profile == "preinstalled"
 
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """How the asked environment stands on the box.
+    """State of the requested environment on the box.
 
     Args:
         env_id: its name.
         path: its folder.
         state: complete, missing or drifted.
-        drift: what differs from the record.
-        missing_packages: Debian packages that a run would miss.
-        python: the interpreter it is built on.
-        losses: what is slower than it could be, in words.
-        packages: how many are installed.
-        megabytes: what it takes on the disk.
+        drift: differences from the record.
+        missing_packages: Debian packages that a run needs and the box lacks.
+        python: the base interpreter.
+        missing_fast_paths: one sentence for each optional kernel package that is missing.
+        packages: number of installed packages.
+        megabytes: size on disk.
     """
 
     env_id: str
@@ -105,46 +108,48 @@ class Status:
     drift: tuple[Drift, ...]
     missing_packages: tuple[str, ...]
     python: Interpreter
-    losses: tuple[str, ...]
+    missing_fast_paths: tuple[str, ...]
     packages: int
     megabytes: int
 
     @property
     def needs_work(self) -> bool:
+        """True if something has to be built or installed."""
         return self.state != "complete" or bool(self.missing_packages)
 
 
-def name_of(spec: Spec, python: Interpreter) -> str:
-    """Return env_id: a hash over the lock's bytes, python x.y and platform, readable in front."""
+def environment_id(spec: Spec, python: Interpreter) -> str:
+    """Return the environment's name: profile, Python version, and a hash over lockfile, Python x.y and platform."""
     parts = [spec.lock.sha256, python.short, python.machine]
     if spec.inherits:
-        parts += [str(python.path), *sorted(f"{name}=={version}" for name, version in inherited_of(python).items())]
+        versions = inherited_versions(python)
+        parts += [str(python.path), *sorted(f"{name}=={version}" for name, version in versions.items())]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     return f"{spec.profile}-py{python.short.replace('.', '')}-{digest}"
 
 
-def inherited_of(python: Interpreter) -> dict[str, str]:
-    """Return what an image brings of the packages that `preinstalled` takes from it."""
+def inherited_versions(python: Interpreter) -> dict[str, str]:
+    """Return name and version of the image's packages that `preinstalled` takes from it."""
     return {name: version for name, version in python.distributions.items() if name.startswith(INHERITED)}
 
 
-def may_be(listed: str, pinned: str) -> bool:
-    """Tell whether a listed version may be the pinned one: a list may lack the local part, which the proof asks for."""
+def may_match(listed: str, pinned: str) -> bool:
+    """Return True if a listed version can be the pinned one; metadata may lack the local part (`+cu128`)."""
     return not pinned or listed == pinned or ("+" not in listed and listed == pinned.partition("+")[0])
 
 
 def find_python(spec: Spec) -> Interpreter:
-    """Return the interpreter; for `preinstalled` one whose torch is the pinned one.
+    """Return the base interpreter; for `preinstalled` one that has the pinned torch.
 
     Raises:
-        OpsError: none fits, or the image's versions are not the lock's.
+        OpsError: no interpreter fits, or the image's versions differ from the lockfile.
     """
-    python = interpreters.find(spec.python, spec.lock.pythons, needs="torch" if spec.inherits else "")
+    python = interpreters.find(spec.python, spec.lock.pythons, required_package="torch" if spec.inherits else "")
     if spec.inherits:
         wrong = [
-            f"{name} is {python.distributions.get(name) or 'missing'}, the lock pins {spec.lock.version_of(name)}"
+            f"{name} is {python.distributions.get(name) or 'missing'}, the lockfile pins {spec.lock.version_of(name)}"
             for name in ("torch", "triton")
-            if not may_be(python.distributions.get(name, ""), spec.lock.version_of(name))
+            if not may_match(python.distributions.get(name, ""), spec.lock.version_of(name))
         ]
         if wrong:
             raise OpsError(
@@ -155,70 +160,79 @@ def find_python(spec: Spec) -> Interpreter:
 
 
 def inspect(layout: Layout, spec: Spec, *, full: bool = False) -> Status:
-    """Say how the environment stands. Changes nothing."""
+    """Return the state of the requested environment; hash every file if `full`."""
     disk.require_not_file(layout.root, "dflash_root")
     python = find_python(spec)
-    env_id = name_of(spec, python)
+    env_id = environment_id(spec, python)
     path = layout.env(env_id)
-    record = read(path)
-    found = tuple(drift_of(path, record, full=full, known=python)) if record else ()
+    record = read_record(path)
+    drift = tuple(compare_with_record(path, record, full=full, python=python)) if record else ()
     if record is None:
         state = "missing"
     else:
-        state = "drifted" if found else "complete"
+        state = "drifted" if drift else "complete"
     packages = tuple(interpreters.missing_packages(python))
     return Status(
         env_id=env_id,
         path=path,
         state=state,
-        drift=found,
+        drift=drift,
         missing_packages=packages,
         python=python,
-        losses=tuple(self_test.losses(record["proof"], spec.lock)) if record else (),
+        missing_fast_paths=tuple(self_test.missing_fast_paths(record["self_test"], spec.lock)) if record else (),
         packages=len(record["packages"]) if record else 0,
         megabytes=record["bytes"] >> 20 if record else 0,
     )
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """Return env.json of an environment; None when it is not complete."""
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Return env.json of an environment, or None if it is not complete."""
     record = files.read_json(path / tree_manifest.RECORD_NAME)
-    return record if isinstance(record, dict) and "files" in record else None
+    return record if isinstance(record, dict) and {"files", "self_test"} <= record.keys() else None
 
 
-def check(layout: Layout, env_id: str, *, full: bool = False) -> list[Drift]:
-    """Return what differs between an environment and its record; for every launch (fast) and `verify` (full).
+def find_drift(layout: Layout, env_id: str, *, full: bool = False) -> list[Drift]:
+    """Return the differences between an environment and its record: fast before a launch, `full` for verify.yml.
 
     Raises:
-        OpsError: there is no such complete environment.
+        OpsError: the box has no complete environment of this name.
     """
-    record = read(layout.env(env_id))
+    record = read_record(layout.env(env_id))
     if record is None:
         raise OpsError(
             f"The environment {env_id} is not on this box.", remedy="run deploy.yml, or relaunch.yml --tags env"
         )
-    return drift_of(layout.env(env_id), record, full=full)
+    return compare_with_record(layout.env(env_id), record, full=full)
 
 
-def drift_of(path: Path, record: dict[str, Any], *, full: bool, known: Interpreter | None = None) -> list[Drift]:
-    """Compare an environment, its base python (asked again unless `known`) and what it inherits with the record."""
+def compare_with_record(
+    path: Path, record: dict[str, Any], *, full: bool, python: Interpreter | None = None
+) -> list[Drift]:
+    """Compare an environment, its base Python and its inherited packages with the record.
+
+    Args:
+        path: the environment.
+        record: its env.json.
+        full: hash every file.
+        python: the base Python if it was already probed.
+    """
     drift = tree_manifest.compare(path, record["files"], full=full)
     base = record["base"]
-    same = known is not None and str(known.path) == base["asked"]
-    python = known if same else interpreters.probe(base["asked"])
+    if python is None or str(python.path) != base["requested"]:
+        python = interpreters.probe(base["requested"])
     if python is None:
-        return [*drift, Drift("base", base["asked"], "this python is gone; the environment cannot start")]
+        return [*drift, Drift("base", base["requested"], "this Python is missing; the environment cannot start")]
     if python.version != base["version"]:
         drift.append(Drift("base", base["executable"], f"was {base['version']}, is {python.version}"))
     now = tree_manifest.base_digests(python.customize)
     for name in sorted(now.keys() | base["customize"].keys()):
         if now.get(name) != base["customize"].get(name):
-            drift.append(Drift("startup", name, "is run by every start of this python, and was not so at the build"))
+            drift.append(Drift("startup", name, "runs at every start of this Python and changed after the build"))
     return drift + inherited_drift(python, record.get("inherited") or {}, full=full)
 
 
 def inherited_drift(python: Interpreter, recorded: dict[str, Any], *, full: bool) -> list[Drift]:
-    """Compare the image's packages with what was inherited."""
+    """Compare the image's packages with the recorded ones."""
     if not recorded:
         return []
     drift = [
@@ -250,45 +264,46 @@ def inherited_drift(python: Interpreter, recorded: dict[str, Any], *, full: bool
 
 
 def inherited_files(python: Interpreter, names: Iterable[str]) -> dict[str, list[int]]:
-    """Return file to [size, mtime in ns] of the image's packages, from their RECORD files."""
-    found = {}
+    """Return [size, mtime in ns] by file of the named packages of the image, from their RECORD files."""
+    rows = {}
     for folder in python.purelib.glob("*.dist-info"):
         if folder.name.partition("-")[0].replace("_", "-").lower() in names:
-            for row in (folder / "RECORD").read_text().splitlines():
-                path = python.purelib / row.split(",")[0]
+            for line in (folder / "RECORD").read_text().splitlines():
+                path = python.purelib / line.split(",")[0]
                 if path.is_file() and path.suffix != ".pyc":
                     stat = path.stat()
-                    found[os.path.normpath(row.split(",")[0])] = [stat.st_size, stat.st_mtime_ns]
-    return found
+                    rows[os.path.normpath(line.split(",")[0])] = [stat.st_size, stat.st_mtime_ns]
+    return rows
 
 
 def as_diff(status: Status, spec: Spec) -> dict[str, str]:
-    """Return Ansible's before and after of what would be done."""
+    """Return Ansible's diff of the planned change."""
     before = {"complete": f"{status.env_id} complete\n", "missing": "", "drifted": f"{status.env_id} drifted\n"}[
         status.state
     ]
-    before += "".join(f"  {one}\n" for one in tree_manifest.fold(list(status.drift)))
+    before += "".join(f"  {difference}\n" for difference in tree_manifest.fold(list(status.drift)))
     after = f"{status.env_id} complete\n"
     if status.state == "missing":
-        after += f"  {len(spec.lock.pins)} pins of {spec.profile}, lock {spec.lock.sha256[:12]}, {status.python.path}\n"
+        lock = f"lockfile {spec.lock.sha256[:12]}"
+        after += f"  {len(spec.lock.pins)} pins of {spec.profile}, {lock}, {status.python.path}\n"
     after += "".join(f"  Debian package {name}\n" for name in status.missing_packages)
     return {"before": before, "after": after}
 
 
-def refusal(status: Status) -> OpsError:
-    """Say that an environment drifted, file by file, and the one command that heals it."""
-    lines = [str(one) for one in tree_manifest.fold(list(status.drift))]
+def drift_error(status: Status) -> OpsError:
+    """Return the error that lists an environment's drift and the command that heals it."""
+    lines = [str(difference) for difference in tree_manifest.fold(list(status.drift))]
     return OpsError(
-        f"The environment {status.env_id} is not as it was built: {len(status.drift)} difference(s): "
+        f"The environment {status.env_id} differs from its record in {len(status.drift)} place(s): "
         f"{truncate.join_items(lines, 30)}.",
-        remedy="-e python_env_heal=true builds it again beside this one and switches",
-        facts={"drift": [dataclasses.asdict(one) for one in status.drift[:500]]},
+        remedy="-e python_env_heal=true rebuilds it and replaces this copy",
+        facts={"drift": [dataclasses.asdict(difference) for difference in status.drift[:500]]},
     )
 
 
 def summary(layout: Layout, env_id: str, *, changed: bool) -> dict[str, Any]:
-    """Return what the module reports of a complete environment."""
-    record = read(layout.env(env_id)) or {}
+    """Return the module's result for a complete environment."""
+    record = read_record(layout.env(env_id)) or {}
     return {
         "changed": changed,
         "env_id": env_id,
@@ -298,17 +313,17 @@ def summary(layout: Layout, env_id: str, *, changed: bool) -> dict[str, Any]:
         "packages": len(record.get("packages", [])),
         "megabytes": record.get("bytes", 0) >> 20,
         "fingerprint": record.get("fingerprint", ""),
-        "torch": (record.get("proof") or {}).get("torch", {}),
+        "torch": (record.get("self_test") or {}).get("torch", {}),
     }
 
 
-def users_of(folder: Path) -> list[int]:
-    """Return the processes that have files of a folder open in memory."""
-    found = []
+def processes_using(folder: Path) -> list[int]:
+    """Return the ids of processes that have files of a folder mapped into memory."""
+    pids = []
     for pid in processes.all_pids():
         try:
             if f"{folder}/" in (processes.PROC / str(pid) / "maps").read_text(errors="replace"):
-                found.append(pid)
+                pids.append(pid)
         except OSError:
             continue
-    return found
+    return pids

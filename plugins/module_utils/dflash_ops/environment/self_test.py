@@ -1,4 +1,4 @@
-"""The proof of an environment: what a new process of its python finds, imports and computes."""
+"""Self-test of a new environment: import every package and compute on every GPU in new processes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import OpsError
-from .lockfile import Lock
+from .lockfile import Lockfile
 
-SECONDS = 900.0
+TIMEOUT = 900.0
 
-# Runs in the environment. Prints one JSON object in its last line. First argument: "torch" imports torch and what
-# needs it, "rest" the others; second: the packages to import; third: "gpu" to compute on every GPU.
+# Runs in the environment and prints one JSON object as its last line. Arguments: "torch" for torch and its dependents
+# or "rest" for all other packages; the packages to import; "gpu" to compute on every GPU.
 SCRIPT = r"""
 import gc, importlib, importlib.metadata, json, os, sys, time, warnings
 gc.disable()
 sys.dont_write_bytecode = False
 warnings.simplefilter("ignore")
 HEAVY = ("torch", "transformers", "accelerate", "triton", "fla-core", "flash-linear-attention", "safetensors")
-half, wanted, gpu = sys.argv[1], set(sys.argv[2].split(",")), sys.argv[3] == "gpu"
+part, packages, gpu = sys.argv[1], set(sys.argv[2].split(",")), sys.argv[3] == "gpu"
 out = {"python": sys.version.split()[0], "executable": sys.executable, "sys_path": sys.path, "imported": 0}
 out["failed"] = {}
 
@@ -52,14 +52,14 @@ def fast_paths():
 
 pairs = sorted(set(modules()), key=lambda pair: (HEAVY.index(pair[0]) if pair[0] in HEAVY else 99, pair))
 for name, module in pairs:
-    if name not in wanted or (name in HEAVY) != (half == "torch"):
+    if name not in packages or (name in HEAVY) != (part == "torch"):
         continue
     try:
         importlib.import_module(module)
         out["imported"] += 1
     except BaseException as error:
         out["failed"][name + ":" + module] = (type(error).__name__ + ": " + str(error))[:500]
-if half == "torch" and any(name == "torch" for name, _ in pairs):
+if part == "torch" and any(name == "torch" for name, _ in pairs):
     import torch
     out["torch"] = {"version": torch.__version__, "cuda": torch.version.cuda or "", "file": torch.__file__}
     try:
@@ -73,7 +73,7 @@ if half == "torch" and any(name == "torch" for name, _ in pairs):
         except BaseException as error:
             out["gpu_error"] = (type(error).__name__ + ": " + str(error))[:1000]
 print(json.dumps(out), flush=True)
-os._exit(0)  # taking down what was imported takes a quarter of the time
+os._exit(0)  # a normal interpreter shutdown takes a quarter of the time
 """
 
 GPU_CAUSES = (
@@ -97,123 +97,149 @@ GPU_CAUSES = (
         "no NVIDIA driver is visible",
         "give the container its /dev/nvidia* devices and the driver's user space",
     ),
-    ("out of memory", "the GPU's memory is taken by another process", "see nvidia-smi on the host"),
+    ("out of memory", "another process uses the GPU's memory", "check nvidia-smi on the host"),
 )
-LOST = {
-    "causal-conv1d": "the trainer does not need it; transformers' own model code runs the short convolutions of "
-    "linear attention in plain torch, slower; docs/environment.md says how its wheel is built once",
-    "flash-linear-attention": "linear-attention targets run in plain torch, many times slower",
+SLOWER_WITHOUT = {
+    "causal-conv1d": "the trainer does not need it, but transformers' own model code runs the short convolutions of "
+    "linear attention in plain torch, which is slower; docs/environment.md has the steps to build its wheel",
+    "flash-linear-attention": "linear-attention targets run in plain torch, which is many times slower",
 }
 
 
-def start(python: Path, lock: Lock, *, gpu: bool, environment: Mapping[str, str]) -> list[subprocess.Popen[str]]:
-    """Start both halves of the proof side by side, in isolated mode and an explicit environment."""
+def start(
+    python: Path, lock: Lockfile, *, gpu: bool, env_vars: Mapping[str, str]
+) -> list[subprocess.Popen[str]]:
+    """Start both parts of the self-test in parallel, in isolated mode and with only the given environment variables."""
     return [
         subprocess.Popen(
-            [str(python), "-I", "-c", SCRIPT, half, ",".join(imported_names(lock)), "gpu" if gpu else ""],
+            [str(python), "-I", "-c", SCRIPT, part, ",".join(imported_packages(lock)), "gpu" if gpu else ""],
             text=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd="/",
-            env=dict(environment),
+            env=dict(env_vars),
         )
-        for half in ("torch", "rest")
+        for part in ("torch", "rest")
     ]
 
 
-def imported_names(lock: Lock) -> list[str]:
-    """Return the packages whose modules are imported: all but those of which only the files are used."""
+def imported_packages(lock: Lockfile) -> list[str]:
+    """Return the packages to import: all except those of which only the files are used."""
     return sorted({pin.name for pin in lock.pins} - set(lock.data))
 
 
 def finish(
-    halves: list[subprocess.Popen[str]], lock: Lock, allowed: Sequence[Path], *, uvm: Path = Path("/dev/nvidia-uvm")
+    processes: list[subprocess.Popen[str]],
+    lock: Lockfile,
+    allowed: Sequence[Path],
+    *,
+    uvm: Path = Path("/dev/nvidia-uvm"),
 ) -> dict[str, Any]:
-    """Wait for the halves and judge what they found; site-packages are allowed below `allowed` only.
+    """Wait for both parts, check their results and return them merged.
+
+    Args:
+        processes: the result of `start`.
+        lock: the environment's lockfile.
+        allowed: folders that may contain site-packages.
+        uvm: NVIDIA's unified memory device.
 
     Raises:
-        OpsError: a package does not import, torch is not the lock's, or a GPU does not compute.
+        OpsError: a package does not import, torch differs from the lockfile, or a GPU does not compute.
     """
-    answers = [_answer(half) for half in halves]
+    results = [_result(process) for process in processes]
     facts = {
-        **answers[1],
-        **answers[0],
-        "imported": sum(one["imported"] for one in answers),
-        "failed": {name: text for one in answers for name, text in one["failed"].items()},
+        **results[1],
+        **results[0],
+        "imported": sum(result["imported"] for result in results),
+        "failed": {name: text for result in results for name, text in result["failed"].items()},
     }
-    judge(facts, lock, allowed, uvm=uvm)
+    check(facts, lock, allowed, uvm=uvm)
     return facts
 
 
-def _answer(half: subprocess.Popen[str]) -> dict[str, Any]:
+def _result(process: subprocess.Popen[str]) -> dict[str, Any]:
     try:
-        out, err = half.communicate(timeout=SECONDS)
+        out, err = process.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
-        half.kill()
+        process.kill()
         raise OpsError(
-            f"The environment's proof did not end in {SECONDS:.0f} s.", remedy="see what its python waits for"
+            f"The environment's self-test did not finish in {TIMEOUT:.0f} s.",
+            remedy="check why an import blocks: a network mount, a hanging GPU driver",
         ) from None
     try:
-        answer: dict[str, Any] = json.loads(out.splitlines()[-1])
+        result: dict[str, Any] = json.loads(out.splitlines()[-1])
     except (ValueError, IndexError):
         raise OpsError(
-            f"The environment's python failed with rc {half.returncode}: {err.strip()[-1500:]}",
-            remedy="the lock's packages do not fit this machine",
+            f"The environment's Python failed with exit code {process.returncode}: {err.strip()[-1500:]}",
+            remedy="the lockfile's packages do not fit this machine",
         ) from None
-    return answer
+    return result
 
 
-def judge(facts: dict[str, Any], lock: Lock, allowed: Sequence[Path], *, uvm: Path) -> None:
-    """Refuse what does not hold; what is only slower is left to `losses`."""
+def check(facts: dict[str, Any], lock: Lockfile, allowed: Sequence[Path], *, uvm: Path) -> None:
+    """Check the results of the self-test.
+
+    Raises:
+        OpsError: as `finish`.
+    """
     torch = facts.get("torch") or {}
-    wanted = lock.version_of("torch")
-    if wanted and not torch:
+    pinned = lock.version_of("torch")
+    if pinned and not torch:
         raise OpsError(
-            f"torch=={wanted} is in the lock, and was not found.", remedy="run again with python_env_heal=true"
+            f"torch=={pinned} is in the lockfile but is not installed.", remedy="run again with python_env_heal=true"
         )
-    if wanted and (torch["version"], torch["cuda"]) != (wanted, lock.cuda):
+    if pinned and (torch["version"], torch["cuda"]) != (pinned, lock.cuda):
         raise OpsError(
-            f"torch is {torch['version']} for CUDA {torch['cuda'] or 'none'}, the lock pins {wanted} for CUDA "
+            f"torch is {torch['version']} for CUDA {torch['cuda'] or 'none'}, the lockfile pins {pinned} for CUDA "
             f"{lock.cuda or 'none'}.",
-            remedy="check python_env_index_urls: another index gave its own build",
+            remedy="check python_env_index_urls: an index served a different build",
         )
     if facts["failed"]:
         listed = "; ".join(f"{name}: {text}" for name, text in facts["failed"].items())
         raise OpsError(
             f"{len(facts['failed'])} package(s) do not import: {listed}.",
-            remedy="see each error; the lock or the machine's libraries do not fit",
+            remedy="read each error; the lockfile or the machine's libraries do not fit",
         )
     sites = [Path(path) for path in facts["sys_path"] if path.endswith(("site-packages", "dist-packages"))]
-    outside = [str(path) for path in sites if not any(path.is_relative_to(place) for place in allowed)]
+    outside = [str(path) for path in sites if not any(path.is_relative_to(folder) for folder in allowed)]
     if outside:
         raise OpsError(
-            f"The environment's python also sees {', '.join(outside)}.", remedy="make it again without system packages"
+            f"The environment's Python also imports from {', '.join(outside)}.",
+            remedy="build it again without system packages"
         )
-    judge_gpus(facts, uvm=uvm)
+    check_gpus(facts, uvm=uvm)
 
 
-def judge_gpus(facts: dict[str, Any], *, uvm: Path) -> None:
-    """Name the cause when the GPUs do not compute."""
+def check_gpus(facts: dict[str, Any], *, uvm: Path) -> None:
+    """Check the GPU results.
+
+    Raises:
+        OpsError: a GPU does not compute; the message names the cause.
+    """
     error = str(facts.get("gpu_error", ""))
     if error:
-        for sign, cause, remedy in GPU_CAUSES:
-            if sign in error.lower():
-                raise OpsError(f"No work on the GPUs: {cause} ({error}).", remedy=remedy)
+        for signature, cause, remedy in GPU_CAUSES:
+            if signature in error.lower():
+                raise OpsError(f"The GPUs do not compute: {cause} ({error}).", remedy=remedy)
         if not uvm.exists():
             raise OpsError(
-                f"No work on the GPUs: {uvm} is missing ({error}).",
+                f"The GPUs do not compute: {uvm} is missing ({error}).",
                 remedy="load the module (nvidia-modprobe -u -c=0) on the host and give the device to the container",
             )
         raise OpsError(
-            f"No work on the GPUs: {error}.", remedy="run the same operation by hand in the environment's python"
+            f"The GPUs do not compute: {error}.", remedy="run a matrix product by hand in the environment's Python"
         )
     bad = [str(row["index"]) for row in facts.get("gpus", []) if not row["ok"]]
     if bad:
-        raise OpsError(f"GPU {', '.join(bad)} computes a wrong sum.", remedy="take it out of use; it is broken")
+        raise OpsError(f"GPU {', '.join(bad)} computes a wrong sum.", remedy="replace it: the hardware is faulty")
 
 
-def losses(facts: dict[str, Any], lock: Lock) -> list[str]:
-    """Say what is slower than it could be in this environment; nothing for a CPU profile."""
+def missing_fast_paths(facts: dict[str, Any], lock: Lockfile) -> list[str]:
+    """Return one sentence for each missing package with faster kernels; none for a CPU lockfile."""
     paths = facts.get("fast_paths", {})
-    return [f"{name} is not there: {text}" for name, text in LOST.items() if lock.cuda and not paths.get(name, False)]
+    return [
+        f"{name} is not installed: {text}"
+        for name, text in SLOWER_WITHOUT.items()
+        if lock.cuda and not paths.get(name, False)
+    ]

@@ -1,4 +1,4 @@
-"""Folders beside an environment: the one that is being built, and those that a heal replaced."""
+"""Staging directory of a build, and environments that a heal replaced."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import shutil
 from pathlib import Path
 
 from ..core.paths import Layout
-from .inspection import users_of
+from .inspection import processes_using
 
 
-def building(layout: Layout, env_id: str) -> Path:
+def build_folder(layout: Layout, env_id: str) -> Path:
     """Return the folder in which an environment is built."""
     return layout.envs / f".building-{env_id}"
 
 
-def replaced(layout: Layout, env_id: str) -> list[Path]:
-    """Return what stood in an environment's place before it was healed."""
+def replaced_folders(layout: Layout, env_id: str) -> list[Path]:
+    """Return the earlier copies of an environment that heals replaced."""
     return list(layout.envs.glob(f".replaced-{env_id}-*"))
 
 
-def clear(*folders: Path) -> None:
-    """Remove folders that no process uses: a run that lives through a heal goes on in what was replaced."""
+def remove_unused(*folders: Path) -> None:
+    """Remove folders, except those in use: a run keeps running from the copy that a heal replaced."""
     for folder in folders:
-        if not users_of(folder):
+        if not processes_using(folder):
             shutil.rmtree(folder, ignore_errors=True)

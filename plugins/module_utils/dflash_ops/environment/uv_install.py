@@ -1,4 +1,4 @@
-"""One uv call, followed while it works."""
+"""Run uv, print its progress, and retry after network failures."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..core.errors import OpsError
 from ..core.jobs import Progress, child_environment
 from .sources import without_password
 
-SAY_SECONDS = 5.0
-# How uv says that the network failed it, after it had tried several times.
-GAVE_UP = re.compile(r"failed after \d+ retries|error decoding response body|error sending request")
-# Pauses before a call that the network broke is made again; uv itself has tried each file several times by then.
+REPORT_SECONDS = 5.0
+# Messages of uv after its own retries were exhausted.
+RETRIES_EXHAUSTED = re.compile(r"failed after \d+ retries|error decoding response body|error sending request")
+# Pauses before a call is repeated after a network failure; uv has already retried each file several times.
 NETWORK_PAUSES = (5.0, 20.0)
 NETWORK = re.compile(
     r"error sending request|timed out|dns error|connection (reset|refused|closed)|failed to (fetch|download)",
@@ -25,9 +25,10 @@ NETWORK = re.compile(
 
 
 def uv_environment(cache: Path) -> dict[str, str]:
-    """Return uv's explicit environment: no configuration file, no python of its own, the system's certificates.
+    """Return uv's environment variables: no configuration file, no Python downloads, the system's certificates.
 
-    An edited environment must never reach the cache: uv copies. Its `clone` falls back to hard links without reflinks.
+    uv copies files out of its cache: with hard links, an edit in an environment would change the cache. uv's `clone`
+    mode falls back to hard links on file systems without reflinks.
     """
     return child_environment(
         {
@@ -44,17 +45,17 @@ def uv_environment(cache: Path) -> dict[str, str]:
 
 
 def written_megabytes(pid: int) -> int:
-    """Return what a process has written so far, downloads and copies alike, wherever to."""
+    """Return the megabytes that a process has written so far, to any file."""
     try:
         text = Path(f"/proc/{pid}/io").read_text()
     except OSError:
         return 0
-    found = re.search(r"^wchar: (\d+)", text, re.MULTILINE)
-    return int(found[1]) >> 20 if found else 0
+    match = re.search(r"^wchar: (\d+)", text, re.MULTILINE)
+    return int(match[1]) >> 20 if match else 0
 
 
 class Uv:
-    """Runs uv. Thread: one reader for its output. Ends with the call."""
+    """Runner of uv commands. Each call has one thread that reads uv's output and ends with the call."""
 
     def __init__(self, program: Path, cache: Path, progress: Progress) -> None:
         self.program = program
@@ -67,28 +68,33 @@ class Uv:
         arguments: Sequence[str],
         *,
         what: str,
-        environment: Mapping[str, str] | None = None,
+        env_vars: Mapping[str, str] | None = None,
         watch: Path | None = None,
         total: int = 0,
     ) -> None:
-        """Run uv with arguments and, beside its own, an environment; show how far `watch` (site-packages) is filled.
+        """Run uv; repeat the call after a network failure (complete downloads stay in the cache).
 
-        What the network broke is done again after a pause: what was fetched whole is kept in the cache.
+        Args:
+            arguments: uv's arguments.
+            what: the activity, for messages.
+            env_vars: additional environment variables.
+            watch: site-packages folder whose packages are counted for the progress lines.
+            total: number of packages to expect there.
 
         Raises:
-            OpsError: uv failed; with its own words and a remedy.
+            OpsError: uv failed; the message has its output.
         """
         for pause in (*NETWORK_PAUSES, None):
-            code = self._once(arguments, environment or {}, what, watch, total)
+            code = self._run_once(arguments, env_vars or {}, what, watch, total)
             if code == 0:
                 return
-            if pause is None or not GAVE_UP.search("\n".join(self.output)):
+            if pause is None or not RETRIES_EXHAUSTED.search("\n".join(self.output)):
                 raise failure(what, code, self.output)
-            self.progress.say(f"{what}: the network failed ({last_words(self.output)}); again in {pause:g} s")
+            self.progress.say(f"{what}: the network failed ({last_line(self.output)}); retrying in {pause:g} s")
             time.sleep(pause)
 
-    def _once(
-        self, arguments: Sequence[str], environment: Mapping[str, str], what: str, watch: Path | None, total: int
+    def _run_once(
+        self, arguments: Sequence[str], env_vars: Mapping[str, str], what: str, watch: Path | None, total: int
     ) -> int:
         self.output = []
         child = subprocess.Popen(
@@ -99,7 +105,7 @@ class Uv:
             text=True,
             errors="replace",
             cwd="/",
-            env={**uv_environment(self.cache), **environment},
+            env={**uv_environment(self.cache), **env_vars},
         )
         reader = threading.Thread(target=self._read, args=(child,), daemon=True)
         reader.start()
@@ -122,17 +128,17 @@ class Uv:
     def _follow(
         self, child: subprocess.Popen[str], reader: threading.Thread, what: str, watch: Path | None, total: int
     ) -> None:
-        """Say how far a child is until it has closed its output, and wait for its end."""
-        said = time.monotonic()
+        """Report progress until the child closes its output, then wait for its exit."""
+        reported = time.monotonic()
         while reader.is_alive():
             reader.join(0.1)
             if watch is None:
                 continue
-            if time.monotonic() - said < SAY_SECONDS:
+            if time.monotonic() - reported < REPORT_SECONDS:
                 if time.monotonic() - self.progress.written >= self.progress.min_interval:
                     self.progress.update(self._state(child, what, watch, total))
                 continue
-            said = time.monotonic()
+            reported = time.monotonic()
             done = len(list(watch.glob("*.dist-info")))
             self.progress.say(self._state(child, what, watch, total), done=done, total=total)
         child.wait()
@@ -140,26 +146,29 @@ class Uv:
     def _state(self, child: subprocess.Popen[str], what: str, watch: Path, total: int) -> str:
         done = len(list(watch.glob("*.dist-info")))
         written = f"{written_megabytes(child.pid)} MB written"
-        # uv puts packages in place only when all are fetched and unpacked
-        return f"{what}: {done}/{total} packages, {written}" if done else f"{what}: fetching and unpacking, {written}"
+        # uv installs packages only after all are downloaded and unpacked
+        step = f"{done}/{total} packages" if done else "downloading and unpacking"
+        return f"{what}: {step}, {written}"
 
 
-def last_words(output: Sequence[str]) -> str:
-    """Return the last line that says something, cut to fit a screen."""
-    return next((line.strip() for line in reversed(output) if line.strip()), "no word")[:160]
+def last_line(output: Sequence[str]) -> str:
+    """Return the last line that is not empty, shortened to 160 characters."""
+    return next((line.strip() for line in reversed(output) if line.strip()), "no output")[:160]
 
 
 def failure(what: str, code: int, output: Sequence[str]) -> OpsError:
-    """Turn uv's last words into an error with a remedy."""
-    words = "\n".join(line for line in output if line.strip())[-3000:]
-    if "hash" in words.lower() and "mismatch" in words.lower():
-        remedy = "the file at its source is not the one the lock names: fetch it again, or ask who changed it"
-    elif NETWORK.search(words):
+    """Return the error for a failed call, with uv's output and a remedy."""
+    text = "\n".join(line for line in output if line.strip())[-3000:]
+    if "hash" in text.lower() and "mismatch" in text.lower():
+        remedy = "the downloaded file differs from the lockfile's: download it again, or ask who changed it"
+    elif NETWORK.search(text):
         remedy = (
-            "run it again when the network is back; what was fetched is kept (python_env_index_urls names a mirror)"
+            "run it again when the network is back; complete downloads are kept (python_env_index_urls names a mirror)"
         )
-    elif "no solution" in words.lower() or "not found in the" in words.lower():
-        remedy = "a source lacks this version for this python: see python_env_index_urls and python_env_find_links"
+    elif "no solution" in text.lower() or "not found in the" in text.lower():
+        remedy = (
+            "a source lacks this version for this Python: check python_env_index_urls and python_env_find_links"
+        )
     else:
-        remedy = "read uv's message; the environment in use was not touched"
-    return OpsError(f"{what} failed (uv rc {code}): {words}", remedy=remedy)
+        remedy = "read uv's message; the environment in use was not changed"
+    return OpsError(f"{what} failed (uv exit code {code}): {text}", remedy=remedy)

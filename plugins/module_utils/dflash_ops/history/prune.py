@@ -96,7 +96,7 @@ def _reason_to_keep(layout: Layout, path: Path, kind: str) -> str:
     """Return the reason to keep a folder that no kept run needs; empty when there is none."""
     if kind == "cache_id" and prewarm.is_locked(layout, _id_of(path)):
         return "a prewarm is running in it"
-    if kind == "env_id" and inspection.users_of(path):
+    if kind == "env_id" and inspection.processes_using(path):
         return "a process uses it"
     return ""
 
@@ -173,7 +173,7 @@ def leftovers(layout: Layout, now: float | None = None) -> list[Path]:
     hidden = [
         path for top in tops if top.is_dir() for path in top.iterdir() if path.name.startswith(".") and path.is_dir()
     ]
-    return [path for path in hidden if _old(path, now) and not inspection.users_of(path)]
+    return [path for path in hidden if _old(path, now) and not inspection.processes_using(path)]
 
 
 def _old_jobs(layout: Layout, now: float | None) -> list[Path]:

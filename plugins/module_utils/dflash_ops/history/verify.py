@@ -91,7 +91,7 @@ def summary(differs: Sequence[Mapping[str, str]], trouble: Sequence[Mapping[str,
 def _environment(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
     found = [
         problem("environment-drift", text, drift.HEAL_ENVIRONMENT)
-        for text in drift.of_environment(layout, selection.env_id, full=True)
+        for text in drift.environment_drift(layout, selection.env_id, full=True)
     ]
     env = files.read_json(layout.env(selection.env_id) / "env.json") or {}
     if env.get("lock_sha256") != run.record.get("lock_sha256"):
@@ -108,7 +108,7 @@ def _environment(layout: Layout, run: runs.Run, selection: Selection) -> list[di
 def _release(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
     found = [
         problem("release-changed", text, drift.HEAL_RELEASE)
-        for text in drift.of_release(layout, selection.release_id)
+        for text in drift.release_drift(layout, selection.release_id)
     ]
     release = files.read_json(layout.release(selection.release_id) / "release.json") or {}
     if release.get("tree_hash") != run.record.get("tree_hash"):
@@ -125,7 +125,7 @@ def _release(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[s
 def _inputs(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[str, str]]:
     resolved = resolved_config.resolve(layout, selection, store=False)
     remedy = "restore the recorded files, or relaunch with -e training_inputs_accept=true"
-    found = [problem("inputs-changed", text, remedy) for text in inputs.check(layout, resolved, full=True)]
+    found = [problem("inputs-changed", text, remedy) for text in inputs.find_problems(layout, resolved, full=True)]
     now = inputs.fingerprints(layout, resolved)
     for name, recorded in dict(run.record.get("inputs") or {}).items():
         found_now = dict(now.get(name) or {}).get("fingerprint")
@@ -170,9 +170,8 @@ def _process(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
 def _foreign_torch(pid: int, env: Path) -> list[dict[str, str]]:
     """Return the mapped torch libraries that belong neither to the environment nor to the torch of its self-test."""
     libraries = run_processes.torch_libraries(pid)
-    tested = str(
-        dict(dict((files.read_json(env / "env.json") or {}).get("proof") or {}).get("torch") or {}).get("file") or ""
-    )
+    record = files.read_json(env / "env.json") or {}
+    tested = str(dict(dict(record.get("self_test") or {}).get("torch") or {}).get("file") or "")
     # The kernel reports resolved paths; the Python of an image may be reached through a symlink.
     allowed = [os.path.realpath(top) for top in (env, *([Path(tested).parents[1]] if tested.count("/") > 2 else []))]
     foreign = [path for path in libraries if not any(path.startswith(f"{top}/") for top in allowed)]

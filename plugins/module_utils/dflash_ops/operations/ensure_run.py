@@ -139,8 +139,8 @@ def run_preflight(
         selection,
         session=request.session,
         secrets=params["secrets"],
-        drift=drift.of_environment(layout, selection.env_id),
-        code=drift.of_release(layout, selection.release_id),
+        drift=drift.environment_drift(layout, selection.env_id),
+        code=drift.release_drift(layout, selection.release_id),
         replacing=replacing,
         store=store,
     )

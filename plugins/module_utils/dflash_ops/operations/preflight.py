@@ -74,7 +74,7 @@ def check(
     problems += [problem("release-changed", text, HEAL_RELEASE) for text in code or ()]
     problems += [
         problem("inputs-changed", text, "put the recorded files back, or -e training_inputs_accept=true")
-        for text in inputs.check(layout, resolved)
+        for text in inputs.find_problems(layout, resolved)
     ]
     problems += [] if replacing else _running(layout)
     problems += _session(layout, session)

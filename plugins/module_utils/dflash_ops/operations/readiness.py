@@ -14,7 +14,7 @@ def check(layout: Layout, selection: Selection, *, store: bool) -> dict[str, boo
     """Return whether the inputs match their records and the compile cache is warm; False when unknown."""
     try:
         resolved = resolved_config.resolve(layout, selection, store=store)
-        recorded = all(inputs.look(layout, item).state == "recorded" for item in inputs.wanted(resolved))
+        recorded = all(inputs.inspect(layout, item).state == "recorded" for item in inputs.required_inputs(resolved))
         warm = cache.inspect(layout, cache.cache_key(layout, selection, resolved, gpus.survey())).warm
     except OpsError:  # the task that needs them reports the reason
         return {"inputs": False, "cache": False}

@@ -64,8 +64,8 @@ def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
     """
     selection = Selection.from_record(entry)
     trainer_command.check_present(layout, selection)
-    environment = drift.of_environment(layout, selection.env_id)
-    release = drift.of_release(layout, selection.release_id)
+    environment = drift.environment_drift(layout, selection.env_id)
+    release = drift.release_drift(layout, selection.release_id)
     if environment or release:
         heal = [drift.HEAL_ENVIRONMENT] * bool(environment) + [drift.HEAL_RELEASE] * bool(release)
         raise OpsError(
