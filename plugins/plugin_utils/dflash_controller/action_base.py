@@ -39,7 +39,8 @@ def print_exit_messages() -> None:
 
 def shortest_path(path: str) -> str:
     """Return the shorter one of a path and its form relative to the current folder."""
-    return min((path, os.path.relpath(path)), key=len) if path.startswith("/") else path
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
 
 
 class DflashAction(ActionBase):
