@@ -90,7 +90,7 @@ class Life:
         """Return the only cache folder and its latest cache check."""
         file = next((self.root / "caches").glob("*/cache.json"))
         record = json.loads(file.read_text(encoding="utf-8"))
-        latest: dict[str, Any] = max(record["shapes"].values(), key=lambda shape: shape.get("proved_at", ""))
+        latest: dict[str, Any] = max(record["shapes"].values(), key=lambda shape: shape.get("checked_at", ""))
         return file.parent, latest
 
 

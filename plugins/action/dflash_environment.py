@@ -41,13 +41,13 @@ class ActionModule(JobAction):
                 arguments["index_urls"] = {"default": settings["index_url"], **(arguments.get("index_urls") or {})}
         return arguments
 
-    def finish_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+    def after_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Copy wheelhouse and uv to the box and start the job, or report that the environment is unchanged."""
         if result.get("failed") or self._task.check_mode:
             return result
         if not result.get("needs_work"):
             size = f"{result['packages']} packages, {result['megabytes']} MB"
-            self.say(task_vars, f"environment {result['env_id']} is unchanged: {size}")
+            self.print_line(task_vars, f"environment {result['env_id']} is unchanged: {size}")
             return result
         arguments = self.module_args(task_vars)
         wheelhouse = Path(arguments["wheelhouse"]).expanduser().resolve() if arguments.get("wheelhouse") else None
@@ -74,7 +74,8 @@ class ActionModule(JobAction):
         sizes = {line.split()[-1]: line.split()[4] for line in listing["stdout"].splitlines() if line.startswith("-")}
         missing = [path for path in sorted(folder.glob("*.whl")) if sizes.get(path.name) != str(path.stat().st_size)]
         for number, wheel in enumerate(missing, start=1):
-            self.say(task_vars, f"copying {number}/{len(missing)} {wheel.name} ({wheel.stat().st_size >> 20} MB)")
+            size = f"{wheel.stat().st_size >> 20} MB"
+            self.print_line(task_vars, f"copying {number}/{len(missing)} {wheel.name} ({size})")
             part = f".{wheel.name}.part"
             self._transfer_file(str(wheel), f"{target}/{part}")
             self._low_level_execute_command(f"cd {quoted} && mv -- {shlex.quote(part)} {shlex.quote(wheel.name)}")

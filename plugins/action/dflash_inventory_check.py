@@ -102,7 +102,7 @@ def parsed(name: str, value: Any) -> Any:
     """Return a variable's value converted to its type; None when that is not possible."""
     kind = command_line.VARIABLES[name].type
     if kind == command_line.DURATION:
-        return durations.seconds(value) if durations.is_one(value) else None
+        return durations.parse(value) if durations.is_duration(value) else None
     checked = ArgumentSpecValidator({name: {"type": kind}}).validate({name: value})
     return None if checked.error_messages else checked.validated_parameters[name]
 
@@ -158,7 +158,7 @@ def folder_problems(given: Mapping[str, Any], earlier: list[str]) -> list[str]:
         if any(text.startswith(name) for text in earlier):
             continue
         try:
-            disk.refuse_file(at_home(given[name]), name)
+            disk.require_not_file(at_home(given[name]), name)
         except OpsError as error:
             problems.append(str(error))
     return problems

@@ -25,14 +25,14 @@ class ActionModule(InfoAction):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the newest result, with at most 1000 lines."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        deadline = time.monotonic() + durations.seconds(self._task.args.get("follow") or 0)
+        deadline = time.monotonic() + durations.parse(self._task.args.get("follow") or 0)
         while not result.get("failed") and "offset" in result.get("answer", {}) and time.monotonic() < deadline:
             wait = max(0.2, min(POLL_SECONDS, deadline - time.monotonic()))
-            newer = self.ask(task_vars or {}, offset=result["answer"]["offset"], wait=wait)
+            newer = self.call_module(task_vars or {}, offset=result["answer"]["offset"], wait=wait)
             if "offset" not in newer.get("answer", {}):
                 continue
             for line in newer["answer"]["lines"]:
-                self.show(line)
+                self.display(line)
             lines = [*result["answer"]["lines"], *newer["answer"]["lines"]]
             result["answer"] = {**newer["answer"], "lines": lines[-1000:]}
         return result

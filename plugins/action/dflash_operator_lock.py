@@ -1,4 +1,4 @@
-"""Says who the running playbook is, and whether a holder of this very controller still lives."""
+"""Identify the running playbook to the operator lock, and check whether a holder on this controller is still alive."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from dflash_ops.core import operator_lock
 
 
 class ActionModule(BoxAction):
-    """One remote call; a second one when the holder was a playbook of this machine that died."""
+    """Call the module once, and again when the holder was a playbook on this machine that died."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Take or give back the box."""
+        """Acquire or release the operator lock."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         operation = str(arguments.get("operation") or "")
-        # Tasks run in a fork of the playbook's process, which is the one that lives as long as the playbook.
+        # Tasks run in a fork of the playbook's process, which lives as long as the playbook.
         arguments["holder"] = operator_lock.holder_of(os.getppid(), operation=operation).as_dict()
         arguments["holder"].pop("token")
-        told = self.ask(arguments, task_vars)
-        held = told.get("held_by")
-        if held and operator_lock.is_dead_here(held):
-            told = self.ask({**arguments, "dead_token": held["token"]}, task_vars)
-        if told.get("taken_over"):
-            self.show(f"  the box was held by {told['taken_over']}, which is gone; taken over")
-        if told.get("held_by"):
-            told["held_by"] = {name: value for name, value in told["held_by"].items() if name != "token"}
-        return {**result, **told}
+        answer = self.call_module(arguments, task_vars)
+        holder = answer.get("held_by")
+        if holder and operator_lock.is_dead_locally(holder):
+            answer = self.call_module({**arguments, "dead_token": holder["token"]}, task_vars)
+        if answer.get("taken_over"):
+            self.display(f"  took over the operator lock of {answer['taken_over']}, which is dead")
+        if answer.get("held_by"):
+            answer["held_by"] = {name: value for name, value in answer["held_by"].items() if name != "token"}
+        return {**result, **answer}
 
-    def ask(self, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+    def call_module(self, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         """Call the module."""
         name = "dflash_operator_lock"
         return dict(self._execute_module(module_name=name, module_args=arguments, task_vars=task_vars))

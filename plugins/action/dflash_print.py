@@ -29,7 +29,7 @@ class ActionModule(DflashAction):
         text = self._task.args["text"]
         if isinstance(text, str):
             for line in text.splitlines():
-                self.say(task_vars or {}, line)
+                self.print_line(task_vars or {}, line)
         else:
-            self.panel(task_vars or {}, text)
+            self.print_screen(task_vars or {}, text)
         return {**result, "changed": False}

@@ -19,5 +19,5 @@ class ActionModule(ModuleAction):
         """Return the module's result after printing its plan."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         if "plan" in result:
-            self.panel(task_vars or {}, screens.prune_screen(result["plan"], done=result["removed"]))
+            self.print_screen(task_vars or {}, screens.prune_screen(result["plan"], done=result["removed"]))
         return result

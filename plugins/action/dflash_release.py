@@ -41,7 +41,7 @@ class ActionModule(BoxAction):
                 report = self.install(snapshot.archive, arguments, task_vars)
         if report.get("state") == "complete":
             outcome = "was installed" if report.get("changed") else "is unchanged"
-            self.say(task_vars or {}, f'release {report["release_id"]} ("{snapshot.spec.subject}") {outcome}')
+            self.print_line(task_vars or {}, f'release {report["release_id"]} ("{snapshot.spec.subject}") {outcome}')
         return {**result, **report}
 
     def install(self, archive: Path, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:

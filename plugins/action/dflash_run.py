@@ -18,5 +18,5 @@ class ActionModule(ModuleAction):
         """Run the module of the same name."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         if result.get("launched"):
-            self.drop_for_the_end(task_vars or {})
+            self.clear_exit_message(task_vars or {})
         return result

@@ -27,7 +27,7 @@ class ActionModule(InfoAction):
         """Return the newest result."""
         if not self._task.args.get("watch"):
             return super().read(task_vars)
-        with self.following(task_vars, KEEPS_RUNNING):
+        with self.note_if_interrupted(task_vars, KEEPS_RUNNING):
             return self.watch(task_vars)
 
     def screen(self, result: dict[str, Any]) -> list[str]:
@@ -43,7 +43,7 @@ class ActionModule(InfoAction):
         before: dict[str, Any] = {}
         last_key = ""
         while True:
-            result = self.ask(task_vars, news_key=last_key, wait=0.0 if not last_key else POLL_SECONDS)
+            result = self.call_module(task_vars, news_key=last_key, wait=0.0 if not last_key else POLL_SECONDS)
             answer = result["answer"]
             judgement = result.get("judgement") or {"state": "unknown", "over": False, "ok": False}
             elapsed = time.monotonic() - started
@@ -65,9 +65,9 @@ class ActionModule(InfoAction):
         text = judgement.get("message") or f"the health check did not pass in {elapsed:.0f} s"
         remedies = [item["remedy"] for item in result["answer"].get("problems") or () if item.get("remedy")]
         remedy = f" Remedy: {remedies[0]}" if remedies else ""
-        result.pop("no_way", None)
+        result.pop("connection_error", None)
         return {**result, "failed": True, "msg": f"{name}: {text}.{remedy}"}
 
     def line(self, task_vars: dict[str, Any], elapsed: float, text: str) -> None:
         """Print one live line: box, elapsed seconds, text."""
-        self.say(task_vars, f"{elapsed:6.1f} s | {text}")
+        self.print_line(task_vars, f"{elapsed:6.1f} s | {text}")

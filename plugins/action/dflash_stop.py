@@ -15,7 +15,7 @@ from dflash_controller.job_action import JobAction
 class ActionModule(JobAction):
     """Action plugin that follows the stop job and summarises it in one sentence."""
 
-    def finish_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+    def after_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Keep a note for the end of the playbook, in case the launch does not happen."""
         if result.get("start") and not result.get("failed"):
             self.keep(result, task_vars, "is being stopped" if result.get("job") else f"is {result['state']}")
@@ -24,13 +24,13 @@ class ActionModule(JobAction):
     def keep(self, result: dict[str, Any], task_vars: dict[str, Any], how: str) -> None:
         """Keep the note that nothing is training, when a launch should follow the stop."""
         if boolean(self._task.args.get("for_launch", False)) and not self._task.check_mode:
-            self.keep_for_the_end(task_vars, nothing_trains(result["run_id"], how, result["start"]))
+            self.set_exit_message(task_vars, nothing_trains(result["run_id"], how, result["start"]))
 
     def finish(self, result: dict[str, Any], job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Merge the result of the stop job into the module's result."""
         done: dict[str, Any] = super().finish(result, job, task_vars)
         if done.get("failed"):
-            self.drop_for_the_end(task_vars)
+            self.clear_exit_message(task_vars)
         else:
             self.keep(result, task_vars, "is stopped")
             step = done.get("checkpoint_step")

@@ -1,23 +1,23 @@
-"""Options that modules share."""
+"""Options shared by several modules."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The box, a run, the lock of an environment, what a trainer is made of, and what modules that only read have."""
+    """Options of the box, a run, a lockfile, a trainer selection, and of modules that only read."""
 
     DOCUMENTATION = r"""
 options:
   root:
-    description: Folder of everything on the box. The action plugin takes C(dflash_root) unless the task sets it.
+    description: Base folder on the box. The action plugin uses C(dflash_root) unless the task sets it.
     type: str
     required: true
   workspace:
-    description: Mount that holds the runs. The action plugin takes C(dflash_workspace) unless the task sets it.
+    description: Folder of the runs. The action plugin uses C(dflash_workspace) unless the task sets it.
     type: str
     default: ""
   lock_token:
-    description: Operator lock to renew with this call. The action plugin takes C(dflash_lock_token) if set.
+    description: Token of the operator lock to renew with this call. The action plugin uses C(dflash_lock_token) if set.
     type: str
     default: ""
 author: DFlash operations
@@ -26,12 +26,12 @@ author: DFlash operations
     LOCK = r"""
 options:
   profile:
-    description: V(cpu), V(cu128), or V(preinstalled) for an image that brings the pinned torch.
+    description: V(cpu), V(cu128), or V(preinstalled) for an image that contains the pinned torch.
     type: str
     choices: [cpu, cu128, preinstalled]
     required: true
   lock:
-    description: Text of the lockfile. The action plugin reads it from O(lock_file).
+    description: Content of the lockfile. The action plugin reads it from O(lock_file).
     type: str
     default: ""
   lock_name:
@@ -39,7 +39,7 @@ options:
     type: str
     default: lock
   lock_file:
-    description: Lockfile on the controller. Only the action plugin reads this.
+    description: Lockfile on the controller. Only the action plugin uses this option.
     type: str
     default: ""
   python:
@@ -51,11 +51,11 @@ options:
     SELECTION = r"""
 options:
   env_id:
-    description: Environment whose Python runs the trainer; empty where it is still to be named.
+    description: Environment whose Python runs the trainer; empty when it is not known yet.
     type: str
     default: ""
   release_id:
-    description: Release whose code runs.
+    description: Release of the trainer.
     type: str
     default: ""
   config:
@@ -63,12 +63,12 @@ options:
     type: str
     default: ""
   overrides:
-    description: Changes to it, each C(section.key=value).
+    description: Overrides of the configuration, each C(section.key=value).
     type: list
     elements: str
     default: []
   environment:
-    description: Further environment variables, none of them secret.
+    description: Additional environment variables of the trainer, without secrets.
     type: dict
     default: {}
 """
@@ -76,7 +76,7 @@ options:
     RUN = r"""
 options:
   run:
-    description: Id of the run; empty for the current one.
+    description: Id of the run; empty for the current run.
     type: str
     default: ""
 """
@@ -84,14 +84,14 @@ options:
     ANSWER = r"""
 attributes:
   check_mode:
-    description: Nothing is changed at any time.
+    description: The module changes nothing.
     support: full
   diff_mode:
-    description: There is nothing to compare.
+    description: The module does not report a diff.
     support: none
 options:
   json_out:
-    description: File on the controller that gets one JSON object per box. Only the action plugin reads this.
+    description: File on the controller for one JSON object per box. Only the action plugin uses this option.
     type: str
     default: ""
 """

@@ -1,4 +1,4 @@
-"""What every module here does in the same way: common options, the lock's renewal, and how a refusal is told."""
+"""Common options of the modules, renewal of the operator lock, and conversion of errors to failed results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ SELECTION: dict[str, dict[str, Any]] = {
 
 
 def run_module(arguments: Mapping[str, dict[str, Any]], act: Callable[[AnsibleModule, Layout], dict[str, Any]]) -> None:
-    """Be a module: `act` gets the module and the box and returns the result; what an operator can mend is told."""
+    """Run a module.
+
+    Args:
+        arguments: the module's options, in addition to the common ones.
+        act: called with the module and the box; returns the result.
+
+    Errors that an operator can correct become a failed result with a remedy; others are raised.
+    """
     module = AnsibleModule(argument_spec={**COMMON, **arguments}, supports_check_mode=True)
     layout = Layout.of(module.params["root"], module.params["workspace"])
     try:
@@ -37,8 +44,8 @@ def run_module(arguments: Mapping[str, dict[str, Any]], act: Callable[[AnsibleMo
     except OpsError as error:
         module.fail_json(msg=str(error), **error.facts)
     except OSError as error:
-        told = disk.named(error, layout)
-        if told is None:
+        explained = disk.explain_os_error(error, layout)
+        if explained is None:
             raise
-        module.fail_json(msg=str(told))
+        module.fail_json(msg=str(explained))
     module.exit_json(**{"changed": False, **result})

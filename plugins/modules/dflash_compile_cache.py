@@ -1,15 +1,15 @@
 #!/usr/bin/python
-"""See DOCUMENTATION."""
+"""Warm the compile cache of a configuration."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_compile_cache
-short_description: The compile cache is warm, proved by a process of its own
+short_description: Warm the compile cache and check it in a second process
 description:
-  - Says how warm the cache is for a configuration on this box. With O(start=true) what is missing is compiled and
-    proved by a job that outlives the call; the action plugin of the same name prints its lines.
-  - Beside a living run nothing is compiled.
+  - Reports the state of the cache for a configuration on this box. With O(start=true), a detached job compiles the
+    missing shapes and checks the cache in a second process; the action plugin of the same name prints its lines.
+  - Nothing is compiled while a run is training.
 extends_documentation_fragment: [dflash_box, dflash_box.selection]
 options:
   start:
@@ -17,32 +17,32 @@ options:
     type: bool
     default: true
   wipe:
-    description: Make the cache anew; the old one stays until the new one is proved.
+    description: Rebuild the cache. The old one is kept until the new one is checked.
     type: bool
     default: false
   archive:
-    description: Pack the proved cache into one file with a checksum.
+    description: Pack the checked cache into one archive with a checksum.
     type: bool
     default: false
   restore:
-    description: Archive on the box to restore first; it is proved again. A cache that is warm needs none.
+    description: Archive on the box to restore and check first. Ignored when the cache is warm.
     type: str
     default: ""
   restore_required:
-    description: Refuse when the archive does not fit or is damaged. Else that is said, and all of it compiled.
+    description: Fail when the archive does not fit or is damaged. Otherwise report the reason and compile everything.
     type: bool
     default: true
   if_running:
-    description: What a living run means for a cache that is not warm.
+    description: Fail, or leave the cache as it is, when a run is training and the cache is not warm.
     type: str
     choices: [refuse, skip]
     default: refuse
 attributes:
   check_mode:
-    description: Nothing is compiled; what would be is reported.
+    description: Reports the state of the cache without compiling anything.
     support: full
   diff_mode:
-    description: How warm the cache is, and would be.
+    description: State of the cache before and after.
     support: full
 """
 
@@ -56,22 +56,22 @@ EXAMPLES = r"""
 
 RETURN = r"""
 cache_id:
-  description: Name of the cache, a hash over environment and hardware.
+  description: Id of the cache, a hash of the environment and the hardware.
   returned: success
   type: str
   sample: 9c1f03aa77de
 state:
-  description: How warm it is; V(warm), V(cold), V(partial), V(damaged) or V(foreign).
+  description: State of the cache; V(warm), V(cold), V(partial), V(damaged) or V(foreign).
   returned: success
   type: str
   sample: warm
-proof:
-  description: What the second process said.
+cache_check:
+  description: Times and counters of the second process.
   returned: when warm
   type: dict
   sample: {cold_seconds: 92.1, warm_seconds: 11.3, misses: 0}
-said:
-  description: One sentence for the operator.
+message:
+  description: Result in one sentence.
   returned: success
   type: str
   sample: cache 9c1f03aa77de is warm
@@ -96,7 +96,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
-    """Look at the cache, and start what is needed."""
+    """Inspect the cache and start the job that is needed."""
     return ensure_cache.ensure(layout, module.params, check_mode=module.check_mode)
 
 

@@ -1,14 +1,14 @@
 #!/usr/bin/python
-"""See DOCUMENTATION."""
+"""Follow or stop a job on the box."""
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_job
-short_description: Follow or stop a long task on the box
+short_description: Follow or stop a job on the box
 description:
-  - Says how a job stands, waiting a moment for something new. The action plugin of the same name repeats the call and
-    prints each line as it is said, until the job ends.
-  - A job lives in C(jobs/<job_id>/) below the root and goes on without any connection.
+  - Returns the state of a job, after waiting for a new line. The action plugin of the same name repeats the call and
+    prints each new line until the job ends.
+  - A job has its files in C(jobs/<job_id>/) below the root and keeps running without a connection.
 extends_documentation_fragment: [dflash_box]
 options:
   job_id:
@@ -16,15 +16,15 @@ options:
     type: str
     required: true
   offset:
-    description: Bytes of its lines that the caller has seen.
+    description: Bytes of the job's lines that the caller has already read.
     type: int
     default: 0
   wait:
-    description: Seconds to wait for a new line or the end.
+    description: Seconds to wait for a new line or the end of the job.
     type: float
     default: 0
   state:
-    description: V(followed) looks, V(stopped) ends the job and its processes.
+    description: V(followed) reads the state, V(stopped) terminates the job and its processes.
     type: str
     choices: [followed, stopped]
     default: followed
@@ -33,19 +33,19 @@ attributes:
     description: Nothing is stopped in check mode.
     support: full
   diff_mode:
-    description: There is nothing to compare.
+    description: The module does not report a diff.
     support: none
 """
 
 EXAMPLES = r"""
-- name: Follow the environment's build
+- name: Follow the build of an environment
   dflash_job:
     job_id: env-3f2a91c04b7d
 """
 
 RETURN = r"""
 job:
-  description: The job as it stands.
+  description: State of the job and its new lines.
   returned: always
   type: dict
   sample: {job_id: env-3f2a91c04b7d, state: running, elapsed: 12.3, lines: ["34/71 packages, 412 MB"], offset: 210}
@@ -67,10 +67,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
-    """Look at the job, after ending it when asked to."""
-    want = module.params
-    stopped = want["state"] == "stopped" and not module.check_mode and jobs.stop_job(layout, want["job_id"])
-    job = jobs.poll(layout, want["job_id"], offset=want["offset"], wait=want["wait"])
+    """Return the state of the job, after stopping it if requested."""
+    params = module.params
+    stopped = params["state"] == "stopped" and not module.check_mode and jobs.stop_job(layout, params["job_id"])
+    job = jobs.poll(layout, params["job_id"], offset=params["offset"], wait=params["wait"])
     return {"changed": stopped, "job": job.as_dict()}
 
 

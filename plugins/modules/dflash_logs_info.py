@@ -72,7 +72,7 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     if params["offset"] >= 0:
         part = logs.after(layout, params["run"], offset=params["offset"], wait=params["wait"])
     else:
-        part = logs.last(layout, params["run"], lines=params["lines"], since=durations.seconds(params["since"]))
+        part = logs.last(layout, params["run"], lines=params["lines"], since=durations.parse(params["since"]))
     return {"answer": {"ok": True, "problems": [], **part}}
 
 

@@ -1,56 +1,57 @@
 #!/usr/bin/python
-"""See DOCUMENTATION."""
+"""Acquire or release the operator lock of a box."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dflash_operator_lock
-short_description: One operator at a time works on a box
+short_description: Acquire or release the operator lock of a box
 description:
-  - Takes the box for the running playbook, or says who holds it and since when. A holder that died is replaced.
-  - The action plugin of the same name says who the playbook is.
+  - Acquires the operator lock for the running playbook, so that one operator at a time works on a box.
+  - Fails with the name of the holder and the time of acquisition. The lock of a dead holder is taken over.
+  - The action plugin of the same name identifies the playbook.
 extends_documentation_fragment: [dflash_box]
 options:
   state:
-    description: V(held) takes or renews, V(free) gives back.
+    description: V(held) acquires or renews the lock, V(free) releases it.
     type: str
     choices: [held, free]
     default: held
   operation:
-    description: What the playbook does, for the one who has to wait.
+    description: Name of the playbook, shown to the operator who has to wait.
     type: str
     default: ""
   holder:
-    description: Who asks. The action plugin fills this in.
+    description: Identity of the playbook. Set by the action plugin.
     type: dict
     default: {}
   dead_token:
-    description: Token of a holder that the controller saw dead. The action plugin fills this in.
+    description: Token of a holder that is dead on the controller. Set by the action plugin.
     type: str
     default: ""
 attributes:
   check_mode:
-    description: The box is not taken; another holder is still a refusal.
+    description: The lock is not acquired. The module still fails when another operator holds it.
     support: full
   diff_mode:
-    description: There is nothing to compare.
+    description: The module does not report a diff.
     support: none
 """
 
 EXAMPLES = r"""
-- name: Take the box
+- name: Acquire the operator lock
   dflash_operator_lock:
     operation: deploy
 """
 
 RETURN = r"""
 token:
-  description: Name of the hold, for the modules that renew it.
+  description: Token with which other modules renew the lock.
   returned: success
   type: str
   sample: 3f2a91c04b7d1e88
 taken_over:
-  description: The dead holder that was replaced.
+  description: Dead holder whose lock was taken over.
   returned: success
   type: str
   sample: ""
@@ -72,18 +73,18 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
-    """Take the box, or give it back; neither is a change of what the box is for."""
-    want = module.params
-    holder = operator_lock.holder_from({**want["holder"], "operation": want["operation"]})
-    if want["state"] == "free":
+    """Acquire or release the lock; neither is reported as a change."""
+    params = module.params
+    holder = operator_lock.holder_from({**params["holder"], "operation": params["operation"]})
+    if params["state"] == "free":
         if not module.check_mode:
             operator_lock.release(layout, holder.token)
         return {"token": "", "taken_over": ""}
-    disk.refuse_unwritable(layout, make=not module.check_mode)
+    disk.require_writable(layout, create=not module.check_mode)
     if module.check_mode:
-        operator_lock.refuse_other(layout, holder, dead_token=want["dead_token"])
+        operator_lock.require_free(layout, holder, dead_token=params["dead_token"])
         return {"token": "", "taken_over": ""}
-    lock = operator_lock.acquire(layout, holder, dead_token=want["dead_token"])
+    lock = operator_lock.acquire(layout, holder, dead_token=params["dead_token"])
     return {"token": holder.token, "taken_over": lock["taken_over"]}
 
 

@@ -1,4 +1,4 @@
-"""A box for a test: environment, release and runs below a temporary root."""
+"""Box for a test: environment, release and runs below a temporary root."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAND_IN = Path(__file__).parent / "stand_in" / "trainer.py"
 
 
 class Box:
-    """A root with an empty venv as environment `e1` and the stand-in trainer as release `r1`."""
+    """Root with an empty venv as environment `e1` and the stand-in trainer as release `r1`."""
 
     def __init__(self, root: Path) -> None:
         self.layout = Layout.of(root)
@@ -61,45 +61,41 @@ class Box:
     def record_release(self, release_id: str) -> None:
         """Write release.json for the files of a release."""
         folder = self.layout.release(release_id)
-        listed = release.file_hashes(folder / "trainer")
-        record = {"release_id": release_id, "tree_hash": "t", "files": listed}
+        hashes = release.file_hashes(folder / "trainer")
+        record = {"release_id": release_id, "tree_hash": "t", "files": hashes}
         (folder / "release.json").write_text(json.dumps(record))
 
     def select(self, *overrides: str) -> Selection:
         return Selection(env_id="e1", release_id="r1", config="demo.toml", overrides=overrides)
 
-    def launch(self, *overrides: str, **more: Any) -> runs.Run:
+    def launch(self, *overrides: str, **options: Any) -> runs.Run:
         """Start the stand-in trainer; each override is `section.key=value`."""
         selection = self.select(*overrides)
         resolved = resolved_config.resolve(self.layout, selection)
-        request = Request(**{"selection": selection, "label": "demo", **more})
+        request = Request(**{"selection": selection, "label": "demo", **options})
         return launch.start(self.layout, request, {"config": resolved["config"], "needs": resolved["needs"]})
 
     def state(self, run: runs.Run | None = None) -> str:
         return str(status.snapshot(self.layout, run_id=run.run_id if run else "")["state"])
 
     def end(self) -> None:
-        """End the processes of this box and its tmux server."""
+        """Kill the processes that this box started, and its tmux server."""
         for found in run_processes.running_processes(self.layout).values():
-            processes.send(found, signal.SIGKILL)
+            processes.send_signal(found, signal.SIGKILL)
         host = launch.tmux_server(self.layout)
         host._call("kill-server")
 
 
-def until(true: Callable[[], object], *, seconds: float = 20.0, what: str = "") -> None:
-    """Wait until `true()` holds."""
+def until(condition: Callable[[], object], *, seconds: float = 20.0, description: str = "") -> None:
+    """Wait until a condition is true."""
     deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not reached in {seconds} s: {what or true}"
+    while not condition():
+        assert time.monotonic() < deadline, f"not true after {seconds} s: {description or condition}"
         time.sleep(0.05)
 
 
-def python() -> str:
-    return sys.executable
-
-
-def going(box: Box, *overrides: str) -> runs.Run:
-    """Return a running run that has trained two steps."""
+def start_training(box: Box, *overrides: str) -> runs.Run:
+    """Start a run and wait for its second step."""
     run = box.launch(*overrides)
     until(lambda: len(metrics.read_metrics(run.metrics)) > 1)
     return run

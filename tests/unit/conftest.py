@@ -1,4 +1,4 @@
-"""What the unit tests share. They import the box's package as `dflash_ops`, as the job runner does."""
+"""Shared fixtures of the unit tests, which import the box's package as `dflash_ops` like the job runner."""
 from __future__ import annotations
 
 import sys
@@ -17,21 +17,21 @@ from dflash_ops.core.paths import Layout  # noqa: E402
 
 @pytest.fixture
 def repo() -> Path:
-    """The checkout."""
+    """Return the checkout."""
     return REPO
 
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    """A box whose root has a space in its name."""
+    """Return the layout of a box with a space in its root."""
     return Layout.of(tmp_path / "a box")
 
 
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[Box]:
-    """A box of one's own; what runs and works there is ended."""
-    made = Box(tmp_path / "root")
-    yield made
-    for folder in made.layout.jobs.glob("*"):
-        jobs.stop_job(made.layout, folder.name)
-    made.end()
+    """Yield a box, and stop its jobs and processes afterwards."""
+    new_box = Box(tmp_path / "root")
+    yield new_box
+    for folder in new_box.layout.jobs.glob("*"):
+        jobs.stop_job(new_box.layout, folder.name)
+    new_box.end()

@@ -1,4 +1,4 @@
-"""Work for test jobs. The tests copy this file into the package that the runner runs."""
+"""Entry points of test jobs. The tests copy this file into the package of the runner."""
 from __future__ import annotations
 
 import subprocess
@@ -12,25 +12,25 @@ from .core.jobs import Progress
 
 
 def count(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Say a line every `pause` seconds, `total` times."""
+    """Print a line every `pause` seconds, `total` times."""
     for number in range(1, arguments["total"] + 1):
         progress.say(f"part {number}", done=number, total=arguments["total"])
         time.sleep(arguments.get("pause", 0.05))
     return {"counted": arguments["total"]}
 
 
-def refuse(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def fail(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Fail with a remedy."""
-    raise OpsError("the wheel is broken", remedy="take another", facts={"wheel": "x.whl"})
+    raise OpsError("the wheel is broken", remedy="use another one", facts={"wheel": "x.whl"})
 
 
 def crash(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Fail in a way nobody foresaw."""
+    """Fail with an unexpected exception."""
     return {"value": 1 // 0}
 
 
 def spawn(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Start a child in its own session that outlives a killed runner, and wait for it."""
+    """Start a child in its own session, which survives a killed runner, and wait for it."""
     script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     child = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
     Path(arguments["pid_file"]).write_text(str(child.pid))
@@ -39,15 +39,15 @@ def spawn(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def echo(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Return what the runner was given."""
+    """Return the arguments of the job."""
     return dict(arguments)
 
 
 def persist(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Take whatever goes wrong for something to go on after."""
+    """Continue after every exception."""
     while True:
         try:
-            progress.say("at work")
+            progress.say("sleeping")
             time.sleep(600)
         except Exception as error:
-            progress.say(f"going on after {error!r}")
+            progress.say(f"continuing after {error!r}")

@@ -1,12 +1,12 @@
-"""Module arguments as passed by the roles."""
+"""Module parameters as the roles pass them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-def want(*overrides: str, **more: Any) -> dict[str, Any]:
-    """Return the arguments of dflash_run."""
+def run_params(*overrides: str, **options: Any) -> dict[str, Any]:
+    """Return the parameters of dflash_run."""
     return {
         "env_id": "e1",
         "release_id": "r1",
@@ -30,19 +30,19 @@ def want(*overrides: str, **more: Any) -> dict[str, Any]:
         "allow_cold": True,
         "origin": {},
         "mark_bad": [],
-        **more,
+        **options,
     }
 
 
-def cache_want(*overrides: str, **more: Any) -> dict[str, Any]:
-    """Return the arguments of dflash_compile_cache."""
+def cache_params(*overrides: str, **options: Any) -> dict[str, Any]:
+    """Return the parameters of dflash_compile_cache."""
     return {
-        **want(*overrides),
+        **run_params(*overrides),
         "start": True,
         "wipe": False,
         "archive": False,
         "restore": "",
         "restore_required": True,
         "if_running": "refuse",
-        **more,
+        **options,
     }

@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from boxes import Box, going, until
+from boxes import Box, start_training, until
 from dflash_ops import resolved_config
 from dflash_ops.core import files, tree_manifest
 from dflash_ops.core.errors import OpsError
 from dflash_ops.history import prune
 from dflash_ops.operations import ensure_run, readiness
 from dflash_ops.run import run_processes, runs
-from module_arguments import want
+from module_arguments import run_params
 
 RELAUNCH = """
 - hosts: trainers
@@ -66,7 +66,7 @@ def commands(log: Path) -> list[str]:
 @needs_tmux
 def test_one_relaunch_resolves_the_configuration_once(box: Box, repo: Path, tmp_path: Path) -> None:
     log = log_trainer_commands(box)
-    first = going(box, "optimizer.lr=2")
+    first = start_training(box, "optimizer.lr=2")
     log.write_text("")
     play = tmp_path / "play.yml"
     play.write_text(RELAUNCH)
@@ -97,7 +97,7 @@ def test_check_mode_stores_nothing(box: Box) -> None:
 
 @needs_tmux
 def test_trainer_starts_from_the_config_file_of_its_run(box: Box) -> None:
-    run = going(box, "optimizer.lr=2")
+    run = start_training(box, "optimizer.lr=2")
     main = run_processes.main_process(run)
     assert main is not None
     argv = run_processes.command_line(main.pid)
@@ -111,7 +111,7 @@ def test_other_overrides_and_variables_are_resolved_separately(box: Box) -> None
     log = log_trainer_commands(box)
     for selection in (box.select(), box.select("optimizer.lr=2"), box.select(), box.select("optimizer.lr=2")):
         resolved_config.resolve(box.layout, selection)
-    other_home = ensure_run.selection_from(want(environment={"HOME": "/elsewhere"}))
+    other_home = ensure_run.selection_from(run_params(environment={"HOME": "/elsewhere"}))
     resolved_config.resolve(box.layout, other_home)
     assert commands(log) == ["config"] * 3
 

@@ -1,1 +1,1 @@
-"""Operations on the box, free of Ansible: modules translate arguments and results, this package does the work."""
+"""Operations on the box, independent of Ansible; modules only translate arguments and results."""

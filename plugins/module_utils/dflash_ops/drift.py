@@ -15,9 +15,9 @@ HEAL_RELEASE = "relaunch.yml --tags release -e trainer_release_heal=true restore
 def environment_drift(layout: Layout, env_id: str, *, full: bool = False) -> list[str]:
     """Return the differences of an environment, folded to one line per folder."""
     drift = inspection.find_drift(layout, env_id, full=full)
-    return [str(difference) for difference in tree_manifest.folded(drift)]
+    return [str(difference) for difference in tree_manifest.fold(drift)]
 
 
 def release_drift(layout: Layout, release_id: str) -> list[str]:
     """Return the differences between a release and its commit."""
-    return [str(difference) for difference in tree_manifest.folded(release.find_drift(layout, release_id))]
+    return [str(difference) for difference in tree_manifest.fold(release.find_drift(layout, release_id))]

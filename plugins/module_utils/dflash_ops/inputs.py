@@ -248,7 +248,7 @@ def problems_error(statuses: list[InputStatus]) -> OpsError:
         else "copy the files again from their source; data.path and target.path of the configuration name them"
     )
     return OpsError(
-        f"{len(problems)} problem(s) with the run's inputs: {truncate.listed(problems, 20)}.",
+        f"{len(problems)} problem(s) with the run's inputs: {truncate.join_items(problems, 20)}.",
         remedy=remedy,
         facts={"problems": problems},
     )

@@ -15,7 +15,7 @@ from typing import Any
 from .core import disk, files, truncate
 from .core.errors import OpsError
 from .core.paths import Layout
-from .core.tree_manifest import Drift, digest, folded
+from .core.tree_manifest import Drift, digest, fold
 from .environment.build import exchange
 
 RECORD_NAME = "release.json"
@@ -59,7 +59,7 @@ def inspect(layout: Layout, spec: Spec) -> tuple[str, list[Drift]]:
     Raises:
         OpsError: the root is a file.
     """
-    disk.refuse_file(layout.root, "dflash_root")
+    disk.require_not_file(layout.root, "dflash_root")
     record = files.read_json(layout.release(spec.release_id) / RECORD_NAME)
     if not record:
         return "missing", []
@@ -104,9 +104,9 @@ def file_hashes(top: Path) -> dict[str, str]:
 
 def drift_error(spec: Spec, drift: list[Drift]) -> OpsError:
     """Return the error that lists the files of a release that were changed in place."""
-    lines = [str(difference) for difference in folded(drift)]
+    lines = [str(difference) for difference in fold(drift)]
     return OpsError(
-        f"The release {spec.release_id} was changed on the box: {truncate.listed(lines, 30)}.",
+        f"The release {spec.release_id} was changed on the box: {truncate.join_items(lines, 30)}.",
         remedy="commit the change and deploy it, or -e trainer_release_heal=true restores the committed files",
         facts={"drift": [dataclasses.asdict(difference) for difference in drift]},
     )

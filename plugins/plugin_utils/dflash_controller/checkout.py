@@ -86,7 +86,7 @@ def choose(repo: Path, version: str, *, allow_dirty: bool) -> Choice:
     if dirty and not allow_dirty:
         names = [line[3:] for line in dirty]
         raise OpsError(
-            f"{len(dirty)} file(s) of trainer/ are not committed: {truncate.listed(names, 10, between=', ')}.",
+            f"{len(dirty)} file(s) of trainer/ are not committed: {truncate.join_items(names, 10, separator=', ')}.",
             remedy="commit them, or include them with -e trainer_release_allow_dirty=true; the release is then named "
             "+dirty (with make: make deploy ARGS='-e trainer_release_allow_dirty=true')",
         )

@@ -1,9 +1,6 @@
-"""Base class of the action plugins that only read: call the module, print the screen, write the JSON object.
+"""Base class of action plugins that only read: call the module, print its answer, write a JSON object.
 
-    class ActionModule(InfoAction):
-        "Print the runs of a box."
-
-        render = staticmethod(screens.runs_screen)
+A subclass sets `render` to a function that returns the lines to print for an answer.
 """
 
 from __future__ import annotations
@@ -21,29 +18,29 @@ from dflash_ops.monitor import rules, status
 from dflash_controller import screens
 from dflash_controller.box_action import BoxAction
 
-# A failed result does not repeat what the screen already shows.
+# Return values that the screen already shows, removed from a failed result.
 SHOWN = ("answer", "judgement", "comparison", "news_key")
 
 
 class InfoAction(BoxAction):
-    """Call the module once and show its answer; an unreachable box is an answer too."""
+    """Call the module once and print its answer, which may be that the box is unreachable."""
 
     render: Callable[[Mapping[str, Any]], list[str]] = staticmethod(screens.status_screen)
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the module's result with `answer`, after showing and writing it."""
+        """Return the module's result, after printing and writing its `answer`."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         result.update(self.read(variables))
         if "answer" in result:
-            if not result.get("unreachable"):  # Ansible itself reports that, once
-                self.panel(variables, self.screen(result))
+            if not result.get("unreachable"):  # reported by Ansible itself
+                self.print_screen(variables, self.screen(result))
             self.write_json(variables, result["answer"])
-        return self.judge(result)
+        return self.without_shown(result)
 
     def read(self, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Return the module's result with its exit code applied."""
-        return self.exit_code(self.ask(task_vars))
+        """Return the module's result with `strict` applied."""
+        return self.apply_strict(self.call_module(task_vars))
 
     def screen(self, result: dict[str, Any]) -> list[str]:
         """Return the lines to print for a result."""
@@ -52,40 +49,39 @@ class InfoAction(BoxAction):
             return screens.status_screen(answer)
         return self.render(answer)
 
-
-    def exit_code(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Let a box that could not be asked end the playbook with 4, and where `strict` a run in trouble with 2."""
-        no_way, answer = result.pop("no_way", ""), result.get("answer", {})
-        asked = self._task.args.get("strict")
-        if no_way and (asked is None or boolean(asked)):
-            return {**result, "unreachable": True, "msg": no_way}
-        if boolean(asked or False) and answer.get("state") in rules.NEEDS_ACTION and not result.get("failed"):
-            what = f"run {answer['run_id']} is {answer['state']}" if answer["run_id"] else answer["detail"]
-            return {**result, "failed": True, "msg": what}
+    def apply_strict(self, result: dict[str, Any]) -> dict[str, Any]:
+        """End the playbook with rc 4 for an unreachable box, and with `strict` with rc 2 for a run in trouble."""
+        connection_error, answer = result.pop("connection_error", ""), result.get("answer", {})
+        strict = self._task.args.get("strict")
+        if connection_error and (strict is None or boolean(strict)):
+            return {**result, "unreachable": True, "msg": connection_error}
+        if boolean(strict or False) and answer.get("state") in rules.NEEDS_ACTION and not result.get("failed"):
+            problem = f"run {answer['run_id']} is {answer['state']}" if answer["run_id"] else answer["detail"]
+            return {**result, "failed": True, "msg": problem}
         return result
 
-    def judge(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Return the result; of a failure the message only, since all else was shown and written already."""
+    def without_shown(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Return the result; for a failure without the values that were already printed and written."""
         if not (result.get("failed") or result.get("unreachable")):
             return result
         return {name: value for name, value in result.items() if name not in SHOWN}
 
-    def ask(self, task_vars: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """Call the module once; no connection becomes the answer `unknown`."""
-        arguments = {**self._task.args, **more}
+    def call_module(self, task_vars: dict[str, Any], **extra: Any) -> dict[str, Any]:
+        """Call the module once; without a connection the answer is `unknown`."""
+        arguments = {**self._task.args, **extra}
         try:
-            told = self._execute_module(module_name=self._task.action, module_args=arguments, task_vars=task_vars)
+            result = self._execute_module(module_name=self._task.action, module_args=arguments, task_vars=task_vars)
         except AnsibleConnectionFailure as error:
             return unknown(str(error.message))
-        if told.get("unreachable"):
-            return unknown(str(told.get("msg")))
-        if told.get("failed") and "answer" not in told:
-            reason, _, remedy = str(told.get("msg")).partition(" Remedy: ")
-            return {**told, "answer": status.unknown(reason, remedy)}
-        return dict(told)
+        if result.get("unreachable"):
+            return unknown(str(result.get("msg")))
+        if result.get("failed") and "answer" not in result:
+            reason, _, remedy = str(result.get("msg")).partition(" Remedy: ")
+            return {**result, "answer": status.unknown(reason, remedy)}
+        return dict(result)
 
     def write_json(self, task_vars: dict[str, Any], answer: dict[str, Any]) -> None:
-        """Write one JSON object a line: this box's own, beside those of the play's other boxes."""
+        """Write one JSON object per line: for this box, next to the objects of the play's other boxes."""
         if not self._task.args.get("json_out"):
             return
         box = str(task_vars.get("inventory_hostname"))
@@ -102,7 +98,7 @@ class InfoAction(BoxAction):
 
 
 def box_of(line: str) -> str:
-    """Return the box a line of an earlier answer is about."""
+    """Return the box of a line in the JSON file."""
     try:
         return str(json.loads(line)["box"])
     except (ValueError, KeyError, TypeError):
@@ -110,7 +106,7 @@ def box_of(line: str) -> str:
 
 
 def unknown(reason: str) -> dict[str, Any]:
-    """Return the answer about a box that could not be asked, and why."""
+    """Return the answer for a box without a connection, with the reason."""
     cause, _, remedy = reason.partition(" Remedy: ")
     answer = status.unknown(f"no connection: {cause}", remedy or "reach the box first")
-    return {"changed": False, "no_way": reason, "answer": answer}
+    return {"changed": False, "connection_error": reason, "answer": answer}

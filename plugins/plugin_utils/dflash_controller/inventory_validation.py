@@ -213,14 +213,15 @@ def wheelhouse_problems(value: Any) -> list[str]:
 
 
 def archive_problems(path: Path) -> list[str]:
-    """Require an intact archive of a compile cache with its note in the same folder."""
+    """Require an intact archive of a compile cache with its metadata file in the same folder."""
     if not path.is_file():
         return ["is not a file on the controller; give an archive fetched with -e compile_cache_fetch=FOLDER"]
-    recorded = cache_archive.read_note(path).get("sha256")
+    recorded = cache_archive.read_metadata(path).get("sha256")
     if not recorded:
-        return [f"has no note {cache_archive.note_of(path).name} in its folder; keep both files of an archive together"]
+        name = cache_archive.metadata_path(path).name
+        return [f"has no metadata file {name} in its folder; keep both files of an archive together"]
     if files.file_sha256(path) != recorded:
-        return ["is damaged: its sha256 differs from its note; fetch it again, or prewarm without it"]
+        return ["is damaged: its sha256 differs from its metadata file; fetch it again, or prewarm without it"]
     return []
 
 

@@ -1,4 +1,4 @@
-"""Base class of the action plugins whose module may start a job on the box: follow it and print its lines live.
+"""Base class of action plugins whose module may start a job on the box: follow it and print its new lines.
 
 The module returns `job: Snapshot.as_dict()`:
 
@@ -16,68 +16,68 @@ from dflash_ops.core import jobs
 
 from dflash_controller.box_action import BoxAction
 
-# Seconds that one look waits on the box for news, and how long a lost connection is retried before the play fails.
-LOOK_SECONDS = 5.0
+# Seconds that one call waits on the box for new lines, and seconds of retries after a lost connection.
+POLL_SECONDS = 5.0
 RECONNECT_SECONDS = 300.0
 RECONNECT_PAUSE = 5.0
 
 
 class JobAction(BoxAction):
-    """Start, follow, merge. A subclass may change `module_args`, `finish_start` and `finish`."""
+    """Start a job, follow it, merge its result. Subclasses override `module_args`, `after_start` and `finish`."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Run the module; when its job is not over, follow it to the end."""
+        """Run the module and follow its job to the end."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         started = self._execute_module(module_name=self._task.action, module_args=self.module_args(variables),
                                        task_vars=variables)
-        result.update(self.finish_start(started, variables))
+        result.update(self.after_start(started, variables))
         job = result.get("job")
         if result.get("failed") or not job or job.get("state") == "absent":
             return result
-        with self.following(variables, goes_on(job["job_id"])):
+        with self.note_if_interrupted(variables, keeps_running_text(job["job_id"])):
             ended = self.follow(job, variables)
         return self.finish(result, ended, variables)
 
     def module_args(self, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Return what the module gets; a subclass adds what lies on the controller."""
+        """Return the module's arguments; a subclass adds data from the controller."""
         return dict(self._task.args)
 
-    def finish_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Return the module's result; a subclass may look at it and call the module once more."""
+    def after_start(self, result: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Return the module's result; a subclass may use it and call the module again."""
         return result
 
     def finish(self, result: dict[str, Any], job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Merge the ended job into the module's result; a subclass may look again at the box."""
+        """Merge the ended job into the module's result; a subclass may read the box again."""
         result["job"] = {name: job[name] for name in ("job_id", "state", "elapsed", "log", "attached")}
         if job["state"] == "done":
             outcome = job["exit"].get("result") or {}
             return {**result, "changed": True, **outcome}
-        return {**result, **failure(job)}
+        return {**result, **failed_result(job)}
 
     def follow(self, job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Print the job's lines until it ends; return its last snapshot."""
         attached = bool(job.get("attached"))
         if attached:
-            self.line(task_vars, job, f"attached to {job['job_id']}, which runs since {job['elapsed']:.0f} s")
+            self.print_progress(task_vars, job, f"attached to {job['job_id']}, running for {job['elapsed']:.0f} s")
         last_shown = time.monotonic()
         while True:
             for line in job["lines"]:
-                self.line(task_vars, job, line)
+                self.print_progress(task_vars, job, line)
             newest = (job.get("progress") or {}).get("line", "")
             if job["lines"]:
                 last_shown = time.monotonic()
-            elif newest and time.monotonic() - last_shown > 2 * LOOK_SECONDS:
-                self.line(task_vars, job, newest)
+            elif newest and time.monotonic() - last_shown > 2 * POLL_SECONDS:
+                self.print_progress(task_vars, job, newest)
                 last_shown = time.monotonic()
             if job["state"] != "running":
                 return {**job, "attached": attached}
-            job = self.look(job, task_vars)
+            job = self.poll(job, task_vars)
 
-    def look(self, job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Ask the box once; a lost connection is tried again, since the job does not need it."""
+    def poll(self, job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Read the job once; retry a lost connection, which the job does not need."""
         arguments = {"root": self._task.args["root"], "workspace": self._task.args.get("workspace") or "",
-                     "job_id": job["job_id"], "offset": job["offset"], "wait": LOOK_SECONDS,
+                     "job_id": job["job_id"], "offset": job["offset"], "wait": POLL_SECONDS,
                      "lock_token": self._task.args.get("lock_token") or ""}
         deadline = time.monotonic() + RECONNECT_SECONDS
         while True:
@@ -86,33 +86,33 @@ class JobAction(BoxAction):
             except AnsibleConnectionFailure as error:
                 if time.monotonic() > deadline:
                     raise
-                self.line(task_vars, job, f"no connection ({error.message}); the job goes on, trying again")
+                self.print_progress(task_vars, job, f"no connection ({error.message}); the job keeps running, retrying")
                 time.sleep(RECONNECT_PAUSE)
                 continue
             if "job" in answer:
                 return dict(answer["job"])
-            text = f"Cannot follow {job['job_id']}: {answer.get('msg') or 'the box gave no answer'}"
+            text = f"Cannot follow {job['job_id']}: {answer.get('msg') or 'no answer from the box'}"
             return {**job, "lines": [], "state": "failed", "exit": {"message": text}}
 
-    def line(self, task_vars: dict[str, Any], job: dict[str, Any], text: str) -> None:
-        """Print one live line: box, seconds, what."""
-        self.say(task_vars, f"{job['elapsed']:6.1f} s | {text}")
+    def print_progress(self, task_vars: dict[str, Any], job: dict[str, Any], text: str) -> None:
+        """Print one live line: box, elapsed seconds, text."""
+        self.print_line(task_vars, f"{job['elapsed']:6.1f} s | {text}")
 
 
-def goes_on(job_id: str) -> str:
-    """Say what an interrupted playbook leaves, and what to do about it."""
-    end = "" if job_id.startswith(jobs.STOPS) else f"; playbooks/stop.yml -e job={job_id} ends it"
-    return f"{job_id} goes on on the box: the same command attaches to it{end}"
+def keeps_running_text(job_id: str) -> str:
+    """Return the message about a job that keeps running after its playbook was interrupted."""
+    cancel = "" if job_id.startswith(jobs.STOP_PREFIX) else f"; playbooks/stop.yml -e job={job_id} cancels it"
+    return f"{job_id} keeps running on the box: the same command attaches to it{cancel}"
 
 
-def failure(job: dict[str, Any]) -> dict[str, Any]:
-    """Turn a job that failed or died into Ansible's failed result, with what an operator opens next."""
-    ended = job["exit"]
+def failed_result(job: dict[str, Any]) -> dict[str, Any]:
+    """Return Ansible's failed result for a failed or dead job, with its log."""
+    outcome = job["exit"]
     if job["state"] == "dead":
-        message = f"The job {job['job_id']} ended without a word: its process was killed or the box was restarted."
-        remedy = "run the same playbook again: it starts anew"
+        message = f"The job {job['job_id']} ended without a report: its process was killed or the box was restarted."
+        remedy = "run the same playbook again to restart the job"
     else:
-        message, remedy = ended.get("message", "the job failed"), ended.get("remedy", "")
+        message, remedy = outcome.get("message", "the job failed"), outcome.get("remedy", "")
     text = f"{message} Remedy: {remedy}" if remedy else message
-    return {**(ended.get("facts") or {}), "failed": True, "changed": False,
+    return {**(outcome.get("facts") or {}), "failed": True, "changed": False,
             "msg": f"{text} (log on the box: {job['log']})", "log_tail": job.get("log_tail", "").splitlines()[-20:]}

@@ -1,4 +1,4 @@
-"""The compile cache: warm only after a second process said so, whole, and never lost by a wipe or by damage."""
+"""Compile cache: prewarm, check in a second process, damage, wipe, archives and locks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from boxes import Box, until
 from dflash_ops import resolved_config
 from dflash_ops.compile_cache import cache, cache_archive, prewarm, prewarm_job
-from dflash_ops.compile_cache.cache import Place
+from dflash_ops.compile_cache.cache import CacheKey
 from dflash_ops.compile_cache.prewarm import Archive
 from dflash_ops.core import files, gpus, jobs, processes
 from dflash_ops.core.errors import OpsError
@@ -36,47 +36,47 @@ def progress(tmp_path: Path) -> Progress:
     return Progress(tmp_path / "job")
 
 
-def place(box: Box, selection: Selection) -> Place:
-    return cache.place(box.layout, selection, resolved_config.resolve(box.layout, selection), Survey(state="none"))
+def key_of(box: Box, selection: Selection) -> CacheKey:
+    return cache.cache_key(box.layout, selection, resolved_config.resolve(box.layout, selection), Survey(state="none"))
 
 
-def make(box: Box, progress: Progress, *overrides: str, wipe: bool = False) -> dict[str, object]:
+def run_prewarm(box: Box, progress: Progress, *overrides: str, wipe: bool = False) -> dict[str, object]:
     selection = box.select(*overrides)
-    return prewarm.prewarm(box.layout, selection, place(box, selection), progress, wipe=wipe)
+    return prewarm.prewarm(box.layout, selection, key_of(box, selection), progress, wipe=wipe)
 
 
 def restore(box: Box, progress: Progress, archive: Path, *overrides: str, required: bool = True) -> dict[str, object]:
     selection = box.select(*overrides)
-    first = Archive(archive, required=required)
-    return prewarm.prewarm(box.layout, selection, place(box, selection), progress, archive=first)
+    source = Archive(archive, required=required)
+    return prewarm.prewarm(box.layout, selection, key_of(box, selection), progress, archive=source)
 
 
-def said(progress: Progress) -> str:
+def lines_of(progress: Progress) -> str:
     return (progress.folder / "lines").read_text()
 
 
-def test_cold_then_proved_then_nothing_to_do(box: Box, progress: Progress) -> None:
-    where = place(box, box.select())
-    assert cache.look(box.layout, where).state == "cold"
-    made = make(box, progress)
-    assert "is cold: nothing is compiled yet" in said(progress)
-    now = cache.look(box.layout, where)
-    assert now.warm
-    assert now.proof["misses"] == 0
-    assert now.proof["cold_seconds"] > now.proof["warm_seconds"]
-    assert now.proof["covered"] == [{"device": "cpu", "worker": "drafter[0]", "bucket": 64}]
-    assert made["changed"] is True
-    assert make(box, progress)["changed"] is False
+def test_cold_cache_is_warm_after_a_prewarm_and_then_unchanged(box: Box, progress: Progress) -> None:
+    key = key_of(box, box.select())
+    assert cache.inspect(box.layout, key).state == "cold"
+    result = run_prewarm(box, progress)
+    assert "is cold: nothing is compiled yet" in lines_of(progress)
+    state = cache.inspect(box.layout, key)
+    assert state.warm
+    assert state.cache_check["misses"] == 0
+    assert state.cache_check["cold_seconds"] > state.cache_check["warm_seconds"]
+    assert state.cache_check["covered"] == [{"device": "cpu", "worker": "drafter[0]", "bucket": 64}]
+    assert result["changed"] is True
+    assert run_prewarm(box, progress)["changed"] is False
 
 
 @pytest.mark.parametrize("second", ["fails", "misses"])
-def test_case_49_second_process_is_the_judge(box: Box, progress: Progress, second: str) -> None:
+def test_cache_is_warm_only_after_a_second_process_without_misses(box: Box, progress: Progress, second: str) -> None:
     with pytest.raises(OpsError):
-        make(box, progress, f"test.second={second}")
+        run_prewarm(box, progress, f"test.second={second}")
     selection = box.select(f"test.second={second}")
-    where = place(box, selection)
-    assert not cache.look(box.layout, where).warm
-    assert not (box.layout.cache(where.cache_id) / "cache.json").exists()
+    key = key_of(box, selection)
+    assert not cache.inspect(box.layout, key).warm
+    assert not (box.layout.cache(key.cache_id) / "cache.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -88,138 +88,138 @@ def test_case_49_second_process_is_the_judge(box: Box, progress: Progress, secon
         lambda p: p.write_text(p.read_text()[:7]),
     ],
 )
-def test_case_46_damaged_files_are_found_named_and_made_again(
+def test_damaged_files_are_reported_and_rebuilt(
     box: Box, progress: Progress, harm: Callable[[Path], object]
 ) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    victim = box.layout.cache(where.cache_id) / "inductor" / "l2-s1"
-    harm(victim)
-    now = cache.look(box.layout, where)
-    assert (now.state, now.damaged) == ("damaged", ("inductor/l2-s1",))
-    make(box, progress)
-    assert cache.look(box.layout, where).warm
-    assert "dropped inductor/l2-s1: it is damaged" in said(progress)
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    damaged = box.layout.cache(key.cache_id) / "inductor" / "l2-s1"
+    harm(damaged)
+    state = cache.inspect(box.layout, key)
+    assert (state.state, state.damaged) == ("damaged", ("inductor/l2-s1",))
+    run_prewarm(box, progress)
+    assert cache.inspect(box.layout, key).warm
+    assert "deleted inductor/l2-s1: it is damaged" in lines_of(progress)
 
 
-def test_a_kernel_choice_measured_again_is_no_damage_and_a_broken_one_is(box: Box, progress: Progress) -> None:
-    where = place(box, box.select())
-    choice = box.layout.cache(where.cache_id) / "inductor" / "f3" / "036e.best_config"
+def test_remeasured_kernel_config_is_not_damage_but_a_truncated_one_is(box: Box, progress: Progress) -> None:
+    key = key_of(box, box.select())
+    choice = box.layout.cache(key.cache_id) / "inductor" / "f3" / "036e.best_config"
     choice.parent.mkdir(parents=True)
     choice.write_text('{"XBLOCK": 1, "configs_hash": "aa", "time_taken_ms": 29}')
-    make(box, progress)
+    run_prewarm(box, progress)
     choice.write_text('{"XBLOCK": 2, "configs_hash": "aa", "time_taken_ms": 131}')
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, key).warm
     for broken in ('{"XBLOCK": 2, "config', '["configs_hash"]', "[" * 100_000):
         choice.write_text(broken)
-        assert cache.look(box.layout, where).damaged == ("inductor/f3/036e.best_config",)
+        assert cache.inspect(box.layout, key).damaged == ("inductor/f3/036e.best_config",)
 
 
-def test_case_46_cache_that_crashes_its_reader_is_set_aside_once(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    folder = box.layout.cache(where.cache_id)
+def test_cache_that_crashes_the_warm_up_is_rebuilt_once_and_quarantined(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    folder = box.layout.cache(key.cache_id)
     (folder / "cache.json").unlink()
     (folder / "inductor" / "l2-s0").write_text("garbage")
-    make(box, progress, "test.garbage=crashes")
-    assert len(list(box.layout.caches.glob(f"{where.cache_id}.damaged-*"))) == 1
-    assert "made anew once" in said(progress)
+    run_prewarm(box, progress, "test.garbage=crashes")
+    assert len(list(box.layout.caches.glob(f"{key.cache_id}.damaged-*"))) == 1
+    assert "rebuilding it once" in lines_of(progress)
 
 
-def test_case_46_damaged_record_is_a_cache_without_proof(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    (box.layout.cache(where.cache_id) / "cache.json").write_text("{")
-    assert cache.look(box.layout, where).state == "partial"
-    make(box, progress)
-    assert cache.look(box.layout, where).warm
+def test_cache_with_a_truncated_record_is_partial(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    (box.layout.cache(key.cache_id) / "cache.json").write_text("{")
+    assert cache.inspect(box.layout, key).state == "partial"
+    run_prewarm(box, progress)
+    assert cache.inspect(box.layout, key).warm
 
 
-def test_changed_shapes_prewarm_again_and_the_old_ones_stay_covered(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    old, new = place(box, box.select()), place(box, box.select("drafter.num_layers=3"))
+def test_changed_shapes_are_prewarmed_and_old_shapes_stay_covered(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    old, new = key_of(box, box.select()), key_of(box, box.select("drafter.num_layers=3"))
     assert old.cache_id == new.cache_id
-    assert cache.look(box.layout, new).state == "partial"
-    make(box, progress, "drafter.num_layers=3")
-    assert f"cache {new.cache_id} is partial: the configuration or the code changed" in said(progress)
-    assert cache.look(box.layout, old).warm
-    assert cache.look(box.layout, new).warm
+    assert cache.inspect(box.layout, new).state == "partial"
+    run_prewarm(box, progress, "drafter.num_layers=3")
+    assert f"cache {new.cache_id} is partial: the configuration or the code changed" in lines_of(progress)
+    assert cache.inspect(box.layout, old).warm
+    assert cache.inspect(box.layout, new).warm
 
 
-def test_learning_rate_is_no_shape(box: Box) -> None:
-    assert place(box, box.select()).shape_id == place(box, box.select("optimizer.lr=1")).shape_id
+def test_learning_rate_does_not_change_the_shape_id(box: Box) -> None:
+    assert key_of(box, box.select()).shape_id == key_of(box, box.select("optimizer.lr=1")).shape_id
 
 
-def test_changed_code_needs_a_new_proof(box: Box, progress: Progress) -> None:
-    make(box, progress)
+def test_changed_code_needs_a_new_check(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
     box.add_release("r2")
     (box.layout.release("r2") / "trainer/dflash_trainer/__init__.py").write_text("# changed\n")
     selection = Selection(env_id="e1", release_id="r2", config="demo.toml")
-    assert cache.look(box.layout, place(box, selection)).state == "partial"
+    assert cache.inspect(box.layout, key_of(box, selection)).state == "partial"
 
 
-def test_environment_and_gpu_model_name_the_cache(box: Box) -> None:
-    def of(model: str, env_id: str = "e1") -> str:
+def test_cache_id_depends_on_environment_and_gpu_model(box: Box) -> None:
+    def cache_id(model: str, env_id: str = "e1") -> str:
         found = Survey(state="ok", gpus=(Gpu(0, "u", model, "570", 1, 1, 0),))
         selection = Selection(env_id=env_id, release_id="r1", config="demo.toml")
-        return cache.place(box.layout, selection, {"config": {}, "needs": {"gpus": 1}}, found).cache_id
+        return cache.cache_key(box.layout, selection, {"config": {}, "needs": {"gpus": 1}}, found).cache_id
 
     box.add_environment("e2")
-    assert len({of("NVIDIA H200"), of("NVIDIA H100"), of("NVIDIA H200", "e2")}) == 3
-    assert of("NVIDIA H200") == of("NVIDIA H200")
+    assert len({cache_id("NVIDIA H200"), cache_id("NVIDIA H100"), cache_id("NVIDIA H200", "e2")}) == 3
+    assert cache_id("NVIDIA H200") == cache_id("NVIDIA H200")
 
 
-def test_wipe_keeps_the_old_cache_until_the_new_one_is_proved(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    folder = box.layout.cache(where.cache_id)
+def test_wipe_keeps_the_old_cache_until_the_new_one_is_checked(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    folder = box.layout.cache(key.cache_id)
     before = files.read_json(folder / "cache.json")
     with pytest.raises(OpsError):
         selection = box.select("test.second=misses")
-        prewarm.prewarm(box.layout, selection, where, progress, wipe=True)
+        prewarm.prewarm(box.layout, selection, key, progress, wipe=True)
     assert files.read_json(folder / "cache.json") == before
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, key).warm
     (folder / "inductor" / "stray").write_text("old")
-    assert make(box, progress, wipe=True)["changed"] is True
-    assert "A wipe is rarely needed" in said(progress)
+    assert run_prewarm(box, progress, wipe=True)["changed"] is True
+    assert "A wipe is rarely needed" in lines_of(progress)
     assert not (folder / "inductor" / "stray").exists()
     assert not list(box.layout.caches.glob("*.before"))
 
 
-def test_killed_wipe_gives_the_old_cache_back(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    folder = box.layout.cache(where.cache_id)
+def test_prewarm_after_a_killed_wipe_restores_the_old_cache(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    folder = box.layout.cache(key.cache_id)
     os.rename(folder, folder.with_name(folder.name + ".before"))
     (folder / "inductor").mkdir(parents=True)
     (folder / "inductor" / "half").write_text("x")
-    assert make(box, progress)["changed"] is False
+    assert run_prewarm(box, progress)["changed"] is False
     assert not (folder / "inductor" / "half").exists()
 
 
 @pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
-def test_wipe_and_prewarm_are_refused_while_a_run_lives(box: Box, progress: Progress) -> None:
-    make(box, progress)
+def test_wipe_and_prewarm_are_rejected_while_a_run_is_running(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
     run = box.launch()
     try:
-        warm = cache.look(box.layout, place(box, box.select()))
-        cold = cache.look(box.layout, place(box, box.select("drafter.num_layers=7")))
-        cache.refuse_beside_a_run(box.layout, warm, wipe=False)
-        with pytest.raises(OpsError, match=f"compile_cache_wipe is true while run {run.run_id} lives") as refused:
-            cache.refuse_beside_a_run(box.layout, warm, wipe=True)
-        assert "rarely needed" in refused.value.remedy
-        with pytest.raises(OpsError, match="lives on the same devices"):
-            cache.refuse_beside_a_run(box.layout, cold, wipe=False)
+        warm = cache.inspect(box.layout, key_of(box, box.select()))
+        cold = cache.inspect(box.layout, key_of(box, box.select("drafter.num_layers=7")))
+        cache.require_no_run(box.layout, warm, wipe=False)
+        with pytest.raises(OpsError, match=f"compile_cache_wipe is true while run {run.run_id} is running") as rejected:
+            cache.require_no_run(box.layout, warm, wipe=True)
+        assert "rarely needed" in rejected.value.remedy
+        with pytest.raises(OpsError, match="is running on the same devices"):
+            cache.require_no_run(box.layout, cold, wipe=False)
     finally:
         box.end()
 
 
-def test_two_prewarms_at_once_one_works_the_other_finds_it_warm(box: Box) -> None:
+def test_second_concurrent_prewarm_waits_and_finds_the_cache_warm(box: Box) -> None:
     selection = box.select("test.compile=0.3")
-    where = place(box, selection)
+    key = key_of(box, selection)
 
     def start(name: str) -> None:
-        jobs.start_or_attach(box.layout, name, prewarm_job.ENTRY, prewarm_job.arguments(box.layout, selection, where))
+        jobs.start_or_attach(box.layout, name, prewarm_job.ENTRY, prewarm_job.arguments(box.layout, selection, key))
 
     start("one")
     until(lambda: any("starting" in line for line in jobs.poll(box.layout, "one").lines))
@@ -230,99 +230,99 @@ def test_two_prewarms_at_once_one_works_the_other_finds_it_warm(box: Box) -> Non
     assert "waiting for it" in "".join(jobs.poll(box.layout, "two").lines)
 
 
-def test_archive_comes_back_on_a_rebuilt_box_and_is_proved_again(box: Box, progress: Progress, tmp_path: Path) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    note = cache_archive.pack(box.layout, where)
-    assert cache_archive.current(box.layout, where)
-    archive = Path(str(note["path"]))
-    shutil.rmtree(box.layout.cache(where.cache_id))
-    made = restore(box, progress, archive)
-    assert cache.look(box.layout, where).warm
-    assert made["proof"]["cold_seconds"] is None  # type: ignore[index]
-    assert said(progress).count("starting the warm-up") == 3  # cold, proof, and one after the restore
+def test_archive_restored_on_a_rebuilt_box_is_checked_again(box: Box, progress: Progress, tmp_path: Path) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    metadata = cache_archive.pack(box.layout, key)
+    assert cache_archive.is_current(box.layout, key)
+    archive = Path(str(metadata["path"]))
+    shutil.rmtree(box.layout.cache(key.cache_id))
+    result = restore(box, progress, archive)
+    assert cache.inspect(box.layout, key).warm
+    assert result["cache_check"]["cold_seconds"] is None  # type: ignore[index]
+    assert lines_of(progress).count("starting the warm-up") == 3  # cold, check, and one after the restore
 
 
-def test_damaged_archive_is_refused_and_changes_nothing(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    archive = Path(str(cache_archive.pack(box.layout, where)["path"]))
+def test_damaged_archive_is_rejected_and_changes_nothing(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    archive = Path(str(cache_archive.pack(box.layout, key)["path"]))
     data = bytearray(archive.read_bytes())
     data[len(data) // 2] ^= 1
     archive.write_bytes(data)
     with pytest.raises(OpsError, match="is damaged: its sha256"):
         restore(box, progress, archive, "drafter.num_layers=3")
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, key).warm
 
 
-def test_archive_of_other_hardware_is_refused(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    archive = Path(str(cache_archive.pack(box.layout, where)["path"]))
-    note = json.loads(cache_archive.note_of(archive).read_text())
-    cache_archive.note_of(archive).write_text(json.dumps({**note, "hardware": "NVIDIA H100"}))
+def test_archive_of_other_hardware_is_rejected(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    archive = Path(str(cache_archive.pack(box.layout, key)["path"]))
+    metadata = json.loads(cache_archive.metadata_path(archive).read_text())
+    cache_archive.metadata_path(archive).write_text(json.dumps({**metadata, "hardware": "NVIDIA H100"}))
     with pytest.raises(OpsError, match="was made for hardware 'NVIDIA H100'"):
         restore(box, progress, archive, "drafter.num_layers=3")
 
 
-def test_unproved_cache_is_not_packed(box: Box) -> None:
-    with pytest.raises(OpsError, match="only a proved one is packed"):
-        cache_archive.pack(box.layout, place(box, box.select()))
+def test_unchecked_cache_is_not_packed(box: Box) -> None:
+    with pytest.raises(OpsError, match="Only a checked cache can be packed"):
+        cache_archive.pack(box.layout, key_of(box, box.select()))
 
 
-def test_case_44_cache_and_trainer_know_no_tmp(box: Box) -> None:
-    where = box.layout.cache("c1")
-    values = trainer_command.environment(box.layout, box.select(), cache=where)
+def test_cache_folders_are_below_the_root_and_not_in_tmp(box: Box) -> None:
+    key = box.layout.cache("c1")
+    values = trainer_command.environment(box.layout, box.select(), cache=key)
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "FLA_CACHE_DIR"):
         assert values[name].startswith(str(box.layout.root))
 
 
 def test_cpu_model_names_instruction_sets() -> None:
-    told = cache.cpu_model()
-    assert platform.machine() in told
-    assert "unknown" not in told
+    model = cache.cpu_model()
+    assert platform.machine() in model
+    assert "unknown" not in model
     if platform.machine() == "x86_64":
-        assert ("avx2" in told) == (" avx2 " in Path("/proc/cpuinfo").read_text())
+        assert ("avx2" in model) == (" avx2 " in Path("/proc/cpuinfo").read_text())
     assert gpus.model(Survey(state="none")) == ""
 
 
-def test_warm_up_that_fails_for_another_reason_leaves_the_proved_cache(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    where = place(box, box.select())
+def test_unrelated_warm_up_failure_keeps_the_warm_cache(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
     with pytest.raises(OpsError, match="ended with rc 3"):
-        make(box, progress, "drafter.num_layers=3", "test.ends=3")
-    assert cache.look(box.layout, where).warm
-    assert said(progress).count("starting the warm-up") == 3  # an empty cache would not help either
+        run_prewarm(box, progress, "drafter.num_layers=3", "test.ends=3")
+    assert cache.inspect(box.layout, key).warm
+    assert lines_of(progress).count("starting the warm-up") == 3  # no rebuild, which could not help
 
 
-def test_cache_that_was_made_anew_in_vain_comes_back(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    where = place(box, box.select())
+def test_failed_rebuild_restores_the_old_cache(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
     with pytest.raises(OpsError, match="ended with rc 6"):
-        make(box, progress, "drafter.num_layers=3", "test.ends=6")
-    assert cache.look(box.layout, where).warm
-    assert [path.name for path in box.layout.caches.iterdir() if path.is_dir()] == [where.cache_id]
+        run_prewarm(box, progress, "drafter.num_layers=3", "test.ends=6")
+    assert cache.inspect(box.layout, key).warm
+    assert [path.name for path in box.layout.caches.iterdir() if path.is_dir()] == [key.cache_id]
 
 
-def test_full_disk_is_told_and_the_proved_cache_stays(box: Box, progress: Progress) -> None:
-    make(box, progress)
+def test_full_disk_is_reported_and_the_warm_cache_is_kept(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
     with pytest.raises(OpsError, match=r"disk-full: no space left on .*caches"):
-        make(box, progress, "drafter.num_layers=3", "test.ends=6", "test.says=No space left on device")
-    assert cache.look(box.layout, place(box, box.select())).warm
-    assert said(progress).count("starting the warm-up") == 3
+        run_prewarm(box, progress, "drafter.num_layers=3", "test.ends=6", "test.says=No space left on device")
+    assert cache.inspect(box.layout, key_of(box, box.select())).warm
+    assert lines_of(progress).count("starting the warm-up") == 3
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
-def test_cache_of_another_user_is_refused_and_says_what_to_do(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    os.chown(box.layout.cache(where.cache_id) / "inductor" / "l2-s1", 65534, 65534)
-    assert cache.look(box.layout, where).state == "foreign"
-    with pytest.raises(OpsError, match="l2-s1 belongs to uid 65534, and this is uid 0") as refused:
-        make(box, progress)
-    assert "chown -R 0" in refused.value.remedy
+def test_cache_of_another_user_is_rejected_with_a_remedy(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    os.chown(box.layout.cache(key.cache_id) / "inductor" / "l2-s1", 65534, 65534)
+    assert cache.inspect(box.layout, key).state == "foreign"
+    with pytest.raises(OpsError, match="l2-s1 belongs to uid 65534, and this is uid 0") as rejected:
+        run_prewarm(box, progress)
+    assert "chown -R 0" in rejected.value.remedy
     with pytest.raises(OpsError, match="belongs to uid 65534"):
-        make(box, progress, wipe=True)
+        run_prewarm(box, progress, wipe=True)
 
 
 @pytest.mark.parametrize(
@@ -338,162 +338,162 @@ def test_cache_of_another_user_is_refused_and_says_what_to_do(box: Box, progress
     ],
     ids=str,
 )
-def test_case_46_nonsense_in_the_record_is_a_cache_without_proof(
+def test_cache_with_a_malformed_record_is_partial(
     box: Box, progress: Progress, part: dict[str, object]
 ) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    file = box.layout.cache(where.cache_id) / "cache.json"
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    file = box.layout.cache(key.cache_id) / "cache.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **part}))
-    assert cache.look(box.layout, where).state == "partial"
-    make(box, progress)
-    assert cache.look(box.layout, where).warm
+    assert cache.inspect(box.layout, key).state == "partial"
+    run_prewarm(box, progress)
+    assert cache.inspect(box.layout, key).warm
 
 
-def test_what_is_made_again_without_a_counted_miss_is_proved_by_a_second_process(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    (box.layout.cache(place(box, box.select()).cache_id) / "inductor" / "l2-s1").unlink()
-    make(box, progress, "test.uncounted=yes")
-    assert said(progress).count("proof: starting the warm-up") == 2
-    assert "(0 misses, 1 files)" in said(progress)
+def test_files_rebuilt_without_a_counted_miss_are_checked_by_a_second_process(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    (box.layout.cache(key_of(box, box.select()).cache_id) / "inductor" / "l2-s1").unlink()
+    run_prewarm(box, progress, "test.uncounted=yes")
+    assert lines_of(progress).count("check: starting the warm-up") == 2
+    assert "(0 misses, 1 files)" in lines_of(progress)
 
 
-def test_cache_that_lies_elsewhere_than_it_was_proved_is_proved_again(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    file = box.layout.cache(where.cache_id) / "cache.json"
+def test_cache_moved_to_another_path_is_checked_again(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    file = box.layout.cache(key.cache_id) / "cache.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "folder": "/elsewhere/caches/a"}))
-    now = cache.look(box.layout, where)
-    assert now.state == "partial"
-    assert "proved in /elsewhere/caches/a" in now.reason
-    make(box, progress)
-    assert cache.look(box.layout, where).warm
+    state = cache.inspect(box.layout, key)
+    assert state.state == "partial"
+    assert "checked in /elsewhere/caches/a" in state.reason
+    run_prewarm(box, progress)
+    assert cache.inspect(box.layout, key).warm
 
 
-def test_both_times_are_kept_when_the_prewarm_dies_before_the_proof(
+def test_cold_time_survives_a_prewarm_killed_before_the_check(
     box: Box, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = prewarm.warm_up
 
     def killed(*arguments: object, name: str) -> dict[str, object]:
-        if name == "proof":
+        if name == "check":
             raise KeyboardInterrupt
         return real(*arguments, name=name)  # type: ignore[arg-type]
 
     monkeypatch.setattr(prewarm, "warm_up", killed)
     with pytest.raises(KeyboardInterrupt):
-        make(box, progress)
+        run_prewarm(box, progress)
     monkeypatch.setattr(prewarm, "warm_up", real)
-    assert cache.look(box.layout, place(box, box.select())).state == "partial"
-    proof = make(box, progress)["proof"]
-    assert proof["cold_seconds"] > proof["warm_seconds"]  # type: ignore[index]
+    assert cache.inspect(box.layout, key_of(box, box.select())).state == "partial"
+    check = run_prewarm(box, progress)["cache_check"]
+    assert check["cold_seconds"] > check["warm_seconds"]  # type: ignore[index]
 
 
-def test_time_of_added_shapes_is_told(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    proof = make(box, progress, "drafter.num_layers=3")["proof"]
-    assert proof["cold_seconds"] > proof["warm_seconds"]  # type: ignore[index]
+def test_cold_time_of_added_shapes_is_recorded(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    check = run_prewarm(box, progress, "drafter.num_layers=3")["cache_check"]
+    assert check["cold_seconds"] > check["warm_seconds"]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("shapes", [{}, None])
-def test_killed_restore_gives_the_old_cache_back(box: Box, progress: Progress, shapes: object) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    folder = box.layout.cache(where.cache_id)
+def test_prewarm_after_a_killed_restore_restores_the_old_cache(box: Box, progress: Progress, shapes: object) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    folder = box.layout.cache(key.cache_id)
     record = json.loads((folder / "cache.json").read_text())
     os.rename(folder, folder.with_name(folder.name + ".before"))
     if shapes is not None:
         files.write_json(folder / "cache.json", {**record, "shapes": shapes})
-    assert make(box, progress)["changed"] is False
-    assert cache.look(box.layout, where).warm
+    assert run_prewarm(box, progress)["changed"] is False
+    assert cache.inspect(box.layout, key).warm
 
 
-def test_restore_keeps_what_the_archive_lacks(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    archive = Path(str(cache_archive.pack(box.layout, where)["path"]))
-    make(box, progress, "drafter.num_layers=3")
+def test_restore_keeps_files_that_the_archive_lacks(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    archive = Path(str(cache_archive.pack(box.layout, key)["path"]))
+    run_prewarm(box, progress, "drafter.num_layers=3")
     restore(box, progress, archive, "drafter.num_layers=4")
-    assert (box.layout.cache(where.cache_id) / "inductor" / "l3-s0").is_file()
-    assert make(box, progress, "drafter.num_layers=3")["proof"]["misses"] == 0  # type: ignore[index]
+    assert (box.layout.cache(key.cache_id) / "inductor" / "l3-s0").is_file()
+    assert run_prewarm(box, progress, "drafter.num_layers=3")["cache_check"]["misses"] == 0  # type: ignore[index]
 
 
-def test_rollback_goes_on_without_a_damaged_archive(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    archive = Path(str(cache_archive.pack(box.layout, place(box, box.select()))["path"]))
+def test_optional_restore_of_a_damaged_archive_compiles_instead(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    archive = Path(str(cache_archive.pack(box.layout, key_of(box, box.select()))["path"]))
     archive.write_bytes(b"")
     restore(box, progress, archive, "drafter.num_layers=3", required=False)
-    assert cache.look(box.layout, place(box, box.select("drafter.num_layers=3"))).warm
-    assert "Going on without it" in said(progress)
+    assert cache.inspect(box.layout, key_of(box, box.select("drafter.num_layers=3"))).warm
+    assert "Continuing without it" in lines_of(progress)
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage" * 100], ids=["empty", "garbage"])
-def test_archive_that_is_none_is_refused_and_the_old_cache_stays(box: Box, progress: Progress, data: bytes) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    archive = Path(str(cache_archive.pack(box.layout, where)["path"]))
+def test_invalid_archive_is_rejected_and_the_old_cache_is_kept(box: Box, progress: Progress, data: bytes) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    archive = Path(str(cache_archive.pack(box.layout, key)["path"]))
     archive.write_bytes(data)
-    note = json.loads(cache_archive.note_of(archive).read_text())
-    files.write_json(cache_archive.note_of(archive), {**note, "sha256": files.file_sha256(archive)})
+    metadata = json.loads(cache_archive.metadata_path(archive).read_text())
+    files.write_json(cache_archive.metadata_path(archive), {**metadata, "sha256": files.file_sha256(archive)})
     with pytest.raises(OpsError, match="fetch it again"):
         restore(box, progress, archive, "drafter.num_layers=3")
-    assert cache.look(box.layout, where).warm
-    assert [path.name for path in box.layout.caches.iterdir() if path.is_dir()] == [where.cache_id]
+    assert cache.inspect(box.layout, key).warm
+    assert [path.name for path in box.layout.caches.iterdir() if path.is_dir()] == [key.cache_id]
 
 
-@pytest.mark.parametrize("harm", ["archive", "note", "cache"])
-def test_archive_that_is_not_what_the_cache_holds_is_packed_again(box: Box, progress: Progress, harm: str) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    archive = Path(str(cache_archive.pack(box.layout, where)["path"]))
-    assert cache_archive.current(box.layout, where)
+@pytest.mark.parametrize("harm", ["archive", "metadata", "cache"])
+def test_archive_that_differs_from_the_cache_is_not_current(box: Box, progress: Progress, harm: str) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    archive = Path(str(cache_archive.pack(box.layout, key)["path"]))
+    assert cache_archive.is_current(box.layout, key)
     if harm == "archive":
         archive.write_bytes(archive.read_bytes()[:-1])
-    elif harm == "note":
-        cache_archive.note_of(archive).write_text("[]")
+    elif harm == "metadata":
+        cache_archive.metadata_path(archive).write_text("[]")
     else:
-        (box.layout.cache(where.cache_id) / "inductor" / "more").write_text("of another make")
-        (box.layout.cache(where.cache_id) / "cache.json").unlink()
-        make(box, progress)
-    assert not cache_archive.current(box.layout, where)
+        (box.layout.cache(key.cache_id) / "inductor" / "more").write_text("another file")
+        (box.layout.cache(key.cache_id) / "cache.json").unlink()
+        run_prewarm(box, progress)
+    assert not cache_archive.is_current(box.layout, key)
 
 
-def test_nobody_attaches_to_less_than_was_asked(box: Box) -> None:
+def test_jobs_with_different_options_have_different_names(box: Box) -> None:
     selection = box.select()
-    where = place(box, selection)
-    asked: list[dict[str, object]] = [{}, {"wipe": True}, {"archive": True}, {"restore": "/a"}]
-    told = [prewarm_job.arguments(box.layout, selection, where, **words) for words in asked]  # type: ignore[arg-type]
-    assert len({prewarm_job.name(where, one) for one in told}) == len(asked)
+    key = key_of(box, selection)
+    cases: list[dict[str, object]] = [{}, {"wipe": True}, {"archive": True}, {"restore": "/a"}]
+    arguments = [prewarm_job.arguments(box.layout, selection, key, **options) for options in cases]  # type: ignore[arg-type]
+    assert len({prewarm_job.name(key, each) for each in arguments}) == len(cases)
 
 
-def test_what_a_killed_prewarm_left_running_is_ended_by_the_next_one(box: Box, progress: Progress) -> None:
+def test_next_prewarm_terminates_processes_of_a_killed_one(box: Box, progress: Progress) -> None:
     selection = box.select("test.compile=60")
-    where = place(box, selection)
-    told = prewarm_job.arguments(box.layout, selection, where)
-    jobs.start_or_attach(box.layout, "prewarm-other", prewarm_job.ENTRY, told)
-    name = prewarm_job.name(where, told)
+    key = key_of(box, selection)
+    arguments = prewarm_job.arguments(box.layout, selection, key)
+    jobs.start_or_attach(box.layout, "prewarm-other", prewarm_job.ENTRY, arguments)
+    name = prewarm_job.name(key, arguments)
     jobs.stop_job(box.layout, "prewarm-other")
-    jobs.start_or_attach(box.layout, name, prewarm_job.ENTRY, told)
-    mark = jobs.mark_of(box.layout, name)
+    jobs.start_or_attach(box.layout, name, prewarm_job.ENTRY, arguments)
+    mark = jobs.job_mark(box.layout, name)
     until(lambda: "compiling 1/3 drafter[0] cpu S=64" in str(jobs.poll(box.layout, name).progress.get("line")))
     runner = jobs.recorded_process(box.layout.job(name))
     assert runner is not None
-    processes.send([runner], signal.SIGKILL)
+    processes.send_signal([runner], signal.SIGKILL)
     until(lambda: jobs.state_of(box.layout.job(name)) == "dead")
-    assert processes.marked(mark, mark=jobs.JOB_MARK)
-    make(box, progress)
-    assert not processes.marked(mark, mark=jobs.JOB_MARK)
+    assert processes.find_marked(mark, mark=jobs.JOB_MARK)
+    run_prewarm(box, progress)
+    assert not processes.find_marked(mark, mark=jobs.JOB_MARK)
 
 
-def test_prune_keeps_a_cache_that_somebody_makes_and_one_that_waits_for_a_wipe(box: Box, progress: Progress) -> None:
-    make(box, progress)
-    where = place(box, box.select())
-    folder = box.layout.cache(where.cache_id)
+def test_prune_keeps_a_locked_cache_and_the_backup_of_a_wipe(box: Box, progress: Progress) -> None:
+    run_prewarm(box, progress)
+    key = key_of(box, box.select())
+    folder = box.layout.cache(key.cache_id)
     os.rename(folder, folder.with_name(folder.name + ".before"))
-    with prewarm.holding(box.layout, where.cache_id, progress):
+    with prewarm.cache_lock(box.layout, key.cache_id, progress):
         assert prune.plan(box.layout, keep_runs=1).remove == ()
     assert [path for path, _ in prune.plan(box.layout, keep_runs=1).remove] == []
-    assert make(box, progress)["changed"] is False
+    assert run_prewarm(box, progress)["changed"] is False
 
 
 @pytest.mark.parametrize(
@@ -507,6 +507,6 @@ def test_prune_keeps_a_cache_that_somebody_makes_and_one_that_waits_for_a_wipe(b
         "CUDA_VISIBLE_DEVICES",
     ],
 )
-def test_nobody_moves_the_cache_out_of_the_root_or_switches_it_off(name: str) -> None:
+def test_environment_variables_cannot_move_or_disable_the_cache(name: str) -> None:
     with pytest.raises(OpsError, match=f"training_run_environment has {name}, which is reserved"):
         trainer_command.check_environment({name: "/tmp/elsewhere"})

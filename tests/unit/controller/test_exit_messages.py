@@ -100,7 +100,7 @@ def test_an_interrupted_build_keeps_running_and_can_be_attached_to_or_stopped(
     interrupted.press(CTRL_C)
     assert interrupted.finish() == 99, interrupted.output
     job = next(folder.name for folder in layout.jobs.glob("env-*"))
-    message = f"{job} goes on on the box: {ATTACH}; playbooks/stop.yml -e job={job} ends it"
+    message = f"{job} keeps running on the box: {ATTACH}; playbooks/stop.yml -e job={job} cancels it"
     assert f"localhost | {message}" in interrupted.output.partition("User interrupted execution")[2]
     assert jobs.poll(layout, job).state == "running"
 
@@ -120,12 +120,12 @@ def test_an_interrupted_build_keeps_running_and_can_be_attached_to_or_stopped(
     stopped = Terminal(*stop, "-e", f"job={job}", cwd=repo)
     assert stopped.finish() == 0, stopped.output
     assert attached.finish() == 2
-    assert f"ended {job} (build environment" in stopped.one_line
+    assert f"cancelled {job} (build environment" in stopped.one_line
     assert jobs.poll(layout, job).state == "failed"
-    assert processes.marked(jobs.mark_of(layout, job), mark=jobs.JOB_MARK) == []
+    assert processes.find_marked(jobs.job_mark(layout, job), mark=jobs.JOB_MARK) == []
     repeated = Terminal(*stop, "-e", f"job={job}", cwd=repo)
     assert repeated.finish() == 0
-    assert f"no job to end; {job} is failed" in repeated.one_line
+    assert f"no job to cancel; {job} is failed" in repeated.one_line
 
 
 def test_a_playbook_that_finished_prints_no_exit_message(repo: Path, tmp_path: Path) -> None:

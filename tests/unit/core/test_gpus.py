@@ -1,4 +1,4 @@
-"""GPUs: what nvidia-smi prints when it is well, ill, short of a GPU, or hung."""
+"""GPU survey with a working, failing, hanging or incomplete nvidia-smi."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROW = "{index}, GPU-{index}, NVIDIA H200, 570.86.15, 143771, {used}, {use}"
 
 
 class Smi:
-    """A folder with the stand-in program and its answers, and a /dev with device files."""
+    """Folder with a stand-in nvidia-smi and its answers, and a /dev with device files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ def smi(tmp_path: Path) -> Smi:
     return Smi(tmp_path / "smi")
 
 
-def test_all_well(smi: Smi) -> None:
+def test_eight_gpus_have_no_problems(smi: Smi) -> None:
     smi.gpus(8)
     found = smi.survey()
     assert (found.state, len(found.gpus), found.problems) == ("ok", 8, ())
@@ -52,7 +52,7 @@ def test_all_well(smi: Smi) -> None:
     assert gpus.model(found) == "NVIDIA H200"
 
 
-def test_case_54_seven_of_eight(smi: Smi) -> None:
+def test_lost_gpu_is_a_problem(smi: Smi) -> None:
     smi.gpus(7, files=8)
     found = smi.survey()
     assert found.problems == ("nvidia-smi lists 7 of 8 GPUs that have a device file",)
@@ -65,7 +65,7 @@ def test_case_54_seven_of_eight(smi: Smi) -> None:
     )
 
 
-def test_case_54_error_with_rc_0(smi: Smi) -> None:
+def test_error_with_rc_0_makes_the_state_unknown(smi: Smi) -> None:
     smi.gpus(8)
     smi.answer("gpus", "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.\n")
     found = smi.survey()
@@ -74,7 +74,7 @@ def test_case_54_error_with_rc_0(smi: Smi) -> None:
     assert "could not be counted" in gpus.count_problem(found, range(8))
 
 
-def test_case_54_error_in_one_cell(smi: Smi) -> None:
+def test_error_in_one_cell_is_a_problem(smi: Smi) -> None:
     smi.gpus(2)
     smi.answer(
         "gpus", "0, GPU-0, NVIDIA H200, 570, 143771, 4, 0\n1, GPU-1, NVIDIA H200, 570, 143771, [Unknown Error], ERR!\n"
@@ -85,49 +85,49 @@ def test_case_54_error_in_one_cell(smi: Smi) -> None:
     assert any("Unknown Error" in text for text in found.problems)
 
 
-def test_case_54_hang_is_bounded(smi: Smi) -> None:
+def test_hanging_nvidia_smi_is_killed(smi: Smi) -> None:
     smi.gpus(8)
     smi.answer("sleep", "60")
     found = smi.survey(seconds=0.5)
     assert found.state == "unknown"
-    assert "no answer in 0.5 s" in found.problems[0]
+    assert "did not answer within 0.5 s" in found.problems[0]
 
 
-def test_failure_of_the_driver_is_shown(smi: Smi) -> None:
+def test_driver_error_is_reported(smi: Smi) -> None:
     smi.answer("gpus", "Failed to initialize NVML: Driver/library version mismatch\n")
     smi.answer("rc", "18")
     assert "Driver/library version mismatch" in smi.survey().problems[0]
 
 
-def test_case_55_no_process_listed_is_not_unused(smi: Smi) -> None:
+def test_used_memory_counts_without_a_listed_process(smi: Smi) -> None:
     smi.gpus(2, used=70000)
     found = smi.survey()
     assert found.holders == ()
-    held = gpus.foreign_memory(found, range(8))
-    assert len(held) == 2
-    assert "70000 MiB in use by a process that cannot be seen from here" in held[0]
+    problems = gpus.foreign_memory(found, range(8))
+    assert len(problems) == 2
+    assert "70000 MiB in use by a process that is not visible from here" in problems[0]
 
 
-def test_foreign_holder_is_named_and_our_own_is_not(smi: Smi) -> None:
+def test_foreign_process_is_reported_and_own_process_is_not(smi: Smi) -> None:
     smi.gpus(2, used=70000)
     smi.answer("apps", "GPU-0, 4711, python -m sglang, 69000\nGPU-1, 99, python, 69000\n")
-    held = gpus.foreign_memory(smi.survey(), range(8), own_pids={99})
-    assert held == ["GPU 0 is held by python -m sglang (pid 4711, 69000 MiB)"]
+    problems = gpus.foreign_memory(smi.survey(), range(8), own_pids={99})
+    assert problems == ["GPU 0 is used by python -m sglang (pid 4711, 69000 MiB)"]
 
 
-def test_a_gpu_that_the_run_does_not_use_is_no_concern(smi: Smi) -> None:
+def test_problems_of_unused_gpus_are_ignored(smi: Smi) -> None:
     smi.gpus(2, used=70000)
     smi.answer("apps", "GPU-1, 4711, python -m sglang, 69000\n")
     first = gpus.indices({"gpus": 1, "devices": ["cpu", "cuda:0"]})
     assert gpus.foreign_memory(smi.survey(), first, own_pids={1}) == []
-    assert "GPU 1 is held" in gpus.foreign_memory(smi.survey(), gpus.indices({"gpus": 1, "devices": ["cuda:1"]}))[0]
+    assert "GPU 1 is used" in gpus.foreign_memory(smi.survey(), gpus.indices({"gpus": 1, "devices": ["cuda:1"]}))[0]
     assert gpus.count_problem(smi.survey(), gpus.indices({"gpus": 1, "devices": ["cuda:1"]})) == ""
     assert gpus.count_problem(smi.survey(), gpus.indices({"gpus": 1, "devices": ["cuda:0", "cuda:2"]})) == (
         "the configuration uses cuda:2, which the box lacks: it has cuda:0, cuda:1"
     )
 
 
-def test_case_57_more_gpus_asked_than_there_are(smi: Smi) -> None:
+def test_missing_gpus_are_named(smi: Smi) -> None:
     smi.gpus(2)
     assert gpus.count_problem(smi.survey(), range(8)) == (
         "the configuration uses cuda:2 to cuda:7, which the box lacks: it has cuda:0, cuda:1"
@@ -135,7 +135,7 @@ def test_case_57_more_gpus_asked_than_there_are(smi: Smi) -> None:
     assert gpus.count_problem(gpus.Survey("none"), range(1)).endswith("uses cuda:0, which the box lacks: it has none")
 
 
-def test_no_gpu_is_no_problem_for_a_cpu_run(tmp_path: Path) -> None:
+def test_cpu_run_needs_no_gpu(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     found = gpus.survey(dev=tmp_path / "dev")
     if shutil.which("nvidia-smi"):
@@ -144,7 +144,7 @@ def test_no_gpu_is_no_problem_for_a_cpu_run(tmp_path: Path) -> None:
     assert gpus.count_problem(found, range(0)) == ""
 
 
-def test_case_51_missing_uvm_is_named_as_the_cause(tmp_path: Path, smi: Smi) -> None:
+def test_missing_uvm_device_is_named_as_the_cause(tmp_path: Path, smi: Smi) -> None:
     smi.gpus(1)
     (smi.dev / "nvidia-uvm").unlink()
     box = Box(tmp_path / "root")
@@ -155,6 +155,6 @@ def test_case_51_missing_uvm_is_named_as_the_cause(tmp_path: Path, smi: Smi) -> 
     )
     found = gpus.probe_allocation(box.layout, "e1", [0], dev=smi.dev)
     assert len(found) == 1
-    assert "GPU 0 takes no allocation" in found[0]
+    assert "GPU 0 fails an allocation" in found[0]
     assert f"{smi.dev / 'nvidia-uvm'} is missing" in found[0]
     assert smi.survey().state == "ok"

@@ -1,4 +1,4 @@
-"""Jobs are real processes here: started, attached to, killed, and looked at from outside."""
+"""Jobs as real processes: started, attached to, stopped, killed and polled."""
 from __future__ import annotations
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from boxes import until
-from dflash_ops.core import cancel_job, files, jobs, processes
+from dflash_ops.core import files, job_cancellation, jobs, processes
 from dflash_ops.core.errors import OpsError
 from dflash_ops.core.paths import Layout
 
@@ -22,7 +22,7 @@ ENTRIES = Path(__file__).parents[1] / "job_entries.py"
 
 @pytest.fixture(autouse=True)
 def test_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the runner's copy of the package hold the tests' entries."""
+    """Add the test entries to the runner's copy of the package."""
     real = jobs.package_sources
 
     def with_entries() -> dict[str, bytes]:
@@ -33,7 +33,7 @@ def test_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def start(layout: Layout) -> Iterator[Callable[..., jobs.Snapshot]]:
-    """Start jobs and leave none behind."""
+    """Return a function that starts jobs, and stop them afterwards."""
     names = set()
 
     def run(entry: str, *, job_id: str = "job-1", **arguments: Any) -> jobs.Snapshot:
@@ -43,11 +43,11 @@ def start(layout: Layout) -> Iterator[Callable[..., jobs.Snapshot]]:
     yield run
     for name in names:
         jobs.stop_job(layout, name)
-        jobs.clear_leftovers(layout, name)
+        jobs.terminate_leftovers(layout, name)
 
 
 def wait_end(layout: Layout, job_id: str = "job-1", seconds: float = 20.0) -> jobs.Snapshot:
-    """Follow a job to its end as the action plugin does."""
+    """Follow a job to its end like the action plugin."""
     deadline, offset, lines = time.monotonic() + seconds, 0, []
     while time.monotonic() < deadline:
         now = jobs.poll(layout, job_id, offset=offset, wait=1.0)
@@ -73,13 +73,13 @@ def test_lines_and_result_reach_the_caller(layout: Layout, start: Callable[..., 
     assert ended.progress["done"] == ended.progress["total"] == 5
 
 
-def test_last_words_and_the_end_are_one_look(
+def test_poll_returns_the_last_line_together_with_the_end(
     layout: Layout, start: Callable[..., jobs.Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start("count", total=1000, job_id="goes-on")
-    heard = jobs.poll(layout, "goes-on", wait=20.0)
-    assert (heard.state, bool(heard.lines)) == ("running", True)
-    monkeypatch.setattr(jobs, "LAST_WORDS_SECONDS", 20.0)
+    start("count", total=1000, job_id="endless")
+    started = jobs.poll(layout, "endless", wait=20.0)
+    assert (started.state, bool(started.lines)) == ("running", True)
+    monkeypatch.setattr(jobs, "FINAL_LINES_SECONDS", 20.0)
     start("count", total=1, pause=0.5)
     ended = jobs.poll(layout, "job-1", wait=20.0)
     assert (ended.state, ended.lines) == ("done", ["part 1"])
@@ -102,10 +102,10 @@ def test_environment_of_the_runner_is_explicit(layout: Layout, start: Callable[.
     seen = processes.environment_of(runner_of(layout).pid)
     assert "/nope" not in seen.values()
     assert seen["HTTPS_PROXY"] == "http://192.0.2.1:3128"
-    assert seen[jobs.JOB_MARK] == jobs.mark_of(layout, "job-1")
+    assert seen[jobs.JOB_MARK] == jobs.job_mark(layout, "job-1")
 
 
-def test_a_home_relative_root_is_the_callers_in_the_job_too(layout: Layout, start: Callable[..., jobs.Snapshot],
+def test_home_relative_root_is_resolved_by_the_caller(layout: Layout, start: Callable[..., jobs.Snapshot],
                                                              tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
     start("echo", root="~/dflash", workspace="")
@@ -122,8 +122,8 @@ def test_second_caller_attaches(layout: Layout, start: Callable[..., jobs.Snapsh
     assert wait_end(layout).exit["result"] == {"counted": 20}
 
 
-def test_job_survives_kill_of_the_module_that_started_it(layout: Layout, tmp_path: Path) -> None:
-    """The starter is killed with its whole process group, as a dropped ssh connection does it."""
+def test_job_survives_a_killed_module(layout: Layout, tmp_path: Path) -> None:
+    """Kill the starter with its process group, like a dropped ssh connection."""
     package = tmp_path / "package" / "dflash_ops"
     shutil.copytree(ENTRIES.parents[2] / "plugins/module_utils/dflash_ops", package)
     shutil.copy(ENTRIES, package)
@@ -137,7 +137,7 @@ def test_job_survives_kill_of_the_module_that_started_it(layout: Layout, tmp_pat
     os.killpg(starter.pid, signal.SIGHUP)
     os.killpg(starter.pid, signal.SIGKILL)
     starter.wait()
-    assert starter.stdout.read() == ""  # nobody holds the caller's pipe open
+    assert starter.stdout.read() == ""  # the runner does not keep the caller's pipe open
     assert jobs.poll(layout, "job-1").state == "running"
     assert wait_end(layout).exit["result"] == {"counted": 10}
 
@@ -155,8 +155,8 @@ def test_killed_runner_is_dead_and_the_next_start_is_fresh(layout: Layout, start
 def test_children_of_a_killed_runner_end_before_the_next_start(layout: Layout, start: Callable[..., jobs.Snapshot],
                                                                tmp_path: Path) -> None:
     start("spawn", pid_file=str(tmp_path / "pid"))
-    until(lambda: (layout.job("job-1") / "lines").exists(), what="the child of the job")
-    child = processes.look(int((tmp_path / "pid").read_text()))
+    until(lambda: (layout.job("job-1") / "lines").exists(), description="the child of the job")
+    child = processes.find(int((tmp_path / "pid").read_text()))
     assert child is not None
     os.kill(runner_of(layout).pid, signal.SIGKILL)
     wait_end(layout)
@@ -170,7 +170,7 @@ def test_job_of_an_earlier_boot_is_dead(layout: Layout, start: Callable[..., job
     wait_end(layout)
     folder = layout.job("job-1")
     (folder / "exit.json").unlink()
-    me = processes.look(os.getpid())
+    me = processes.find(os.getpid())
     assert me is not None
     record = {**(files.read_json(folder / "job.json") or {}), **me.as_dict()}
     files.write_json(folder / "job.json", record)
@@ -179,7 +179,7 @@ def test_job_of_an_earlier_boot_is_dead(layout: Layout, start: Callable[..., job
     assert jobs.poll(layout, "job-1").state == "dead"
 
 
-def test_the_same_job_of_another_root_is_left_alone(layout: Layout, start: Callable[..., jobs.Snapshot],
+def test_same_job_of_another_root_is_not_stopped(layout: Layout, start: Callable[..., jobs.Snapshot],
                                                     tmp_path: Path) -> None:
     start("count", total=100)
     runner = runner_of(layout)
@@ -189,22 +189,22 @@ def test_the_same_job_of_another_root_is_left_alone(layout: Layout, start: Calla
     assert processes.alive(runner)
 
 
-def test_a_refusal_keeps_its_remedy(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
-    start("refuse")
+def test_error_of_a_job_keeps_its_remedy(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
+    start("fail")
     ended = wait_end(layout)
     assert ended.state == "failed"
-    assert (ended.exit["message"], ended.exit["remedy"]) == ("the wheel is broken", "take another")
+    assert (ended.exit["message"], ended.exit["remedy"]) == ("the wheel is broken", "use another one")
     assert ended.exit["facts"] == {"wheel": "x.whl"}
 
 
-def test_a_crash_shows_its_traceback(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
+def test_crash_keeps_its_traceback(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
     start("crash")
     ended = wait_end(layout)
     assert "ZeroDivisionError" in ended.exit["message"]
     assert "Traceback" in ended.log_tail
 
 
-def test_arguments_are_in_no_file_argv_or_environment(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
+def test_arguments_are_not_in_files_argv_or_environment(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
     start("count", total=1000, password="s3cr3t-word")
     runner = runner_of(layout)
     proc = Path(f"/proc/{runner.pid}")
@@ -212,48 +212,51 @@ def test_arguments_are_in_no_file_argv_or_environment(layout: Layout, start: Cal
     assert not [path for path in files.walk_files(layout.root) if b"s3cr3t" in path.read_bytes()]
 
 
-def test_stop_ends_runner_and_children(layout: Layout, start: Callable[..., jobs.Snapshot], tmp_path: Path) -> None:
+def test_stop_terminates_runner_and_children(
+    layout: Layout, start: Callable[..., jobs.Snapshot], tmp_path: Path
+) -> None:
     start("spawn", pid_file=str(tmp_path / "pid"))
-    until(lambda: (layout.job("job-1") / "lines").exists(), what="the child of the job")
-    child = processes.look(int((tmp_path / "pid").read_text()))
+    until(lambda: (layout.job("job-1") / "lines").exists(), description="the child of the job")
+    child = processes.find(int((tmp_path / "pid").read_text()))
     assert child is not None and jobs.stop_job(layout, "job-1")
     assert not processes.alive(child)
     assert jobs.poll(layout, "job-1").state == "failed"
 
 
-def test_stop_is_no_error_to_go_on_after(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
+def test_stop_is_not_caught_by_error_handling(layout: Layout, start: Callable[..., jobs.Snapshot]) -> None:
     start("persist")
-    until(lambda: (layout.job("job-1") / "lines").exists(), what="the first line of the job")
+    until(lambda: (layout.job("job-1") / "lines").exists(), description="the first line of the job")
     assert jobs.stop_job(layout, "job-1")
     ended = jobs.poll(layout, "job-1")
-    assert (ended.state, ended.lines) == ("failed", ["at work"])
-    assert "was told to stop" in ended.exit["message"]
+    assert (ended.state, ended.lines) == ("failed", ["sleeping"])
+    assert "was asked to stop" in ended.exit["message"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("requested", "message"),
     [
-        ("job-2", r"job='job-2': there is no such job. Remedy: give one of job-1 \(a test\), or all"),
-        ("../jobs/job-1", "there is no such job"),
-        ("stop-1", "job='stop-1': a stop is not ended half way"),
+        ("job-2", r"job='job-2': the job does not exist. Remedy: give one of job-1 \(a test\), or all"),
+        ("../jobs/job-1", "the job does not exist"),
+        ("stop-1", "job='stop-1': the stop of a run cannot be cancelled"),
     ],
 )
-def test_only_a_job_that_may_end_is_ended(
-    layout: Layout, start: Callable[..., jobs.Snapshot], asked: str, told: str
+def test_only_cancellable_jobs_are_cancelled(
+    layout: Layout, start: Callable[..., jobs.Snapshot], requested: str, message: str
 ) -> None:
     start("count", total=1000)
     start("count", job_id="stop-1", total=1000)
-    assert cancel_job.running(layout) == ["job-1"]
-    with pytest.raises(OpsError, match=told):
-        cancel_job.end(layout, asked, check_mode=False)
-    assert cancel_job.end(layout, "all", check_mode=True)["message"] == "would end job-1 (a test)"
+    assert job_cancellation.cancellable_jobs(layout) == ["job-1"]
+    with pytest.raises(OpsError, match=message):
+        job_cancellation.cancel(layout, requested, check_mode=False)
+    assert job_cancellation.cancel(layout, "all", check_mode=True)["message"] == "would cancel job-1 (a test)"
     assert jobs.poll(layout, "job-1").state == "running"
-    assert cancel_job.end(layout, "all", check_mode=False)["jobs"] == ["job-1"]
+    assert job_cancellation.cancel(layout, "all", check_mode=False)["jobs"] == ["job-1"]
     assert [jobs.poll(layout, name).state for name in ("job-1", "stop-1")] == ["failed", "running"]
-    assert cancel_job.end(layout, "all", check_mode=False) == {"changed": False, "jobs": [], "message": "no job to end"}
+    again = job_cancellation.cancel(layout, "all", check_mode=False)
+    assert again == {"changed": False, "jobs": [], "message": "no job to cancel"}
 
 
-def test_many_callers_at_once_start_one_runner(layout: Layout, tmp_path: Path) -> None:
+def test_concurrent_callers_start_one_runner(layout: Layout, tmp_path: Path) -> None:
     package = tmp_path / "package" / "dflash_ops"
     shutil.copytree(ENTRIES.parents[2] / "plugins/module_utils/dflash_ops", package)
     shutil.copy(ENTRIES, package)
@@ -268,11 +271,11 @@ def test_many_callers_at_once_start_one_runner(layout: Layout, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "-x", "a/b"])
-def test_a_bad_name_is_refused(layout: Layout, name: str) -> None:
+def test_invalid_name_is_rejected(layout: Layout, name: str) -> None:
     with pytest.raises(OpsError, match="characters"):
         jobs.start_or_attach(layout, name, "job_entries:count", {"total": 1})
     assert not layout.root.exists()
 
 
-def test_poll_of_nothing_is_absent(layout: Layout) -> None:
+def test_poll_of_a_missing_job_is_absent(layout: Layout) -> None:
     assert jobs.poll(layout, "job-1").state == "absent"

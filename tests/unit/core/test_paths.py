@@ -1,4 +1,4 @@
-"""A leading ~ in an operator's path is the home of the password file, where Ansible copies files to as well."""
+"""Expansion of ~ in the folders that an operator sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dflash_ops.core.paths import Layout
 
 
-def test_a_home_variable_of_somebody_else_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_variable_does_not_change_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     real = Path(pwd.getpwuid(os.getuid()).pw_dir)
     layout = Layout.of("~/box", "~")

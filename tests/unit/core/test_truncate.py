@@ -1,4 +1,4 @@
-"""What is cut says so, everywhere: lists, texts, labels."""
+"""Shortened lists, texts and labels show that something was left out."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from dflash_ops.core.errors import OpsError
 from dflash_ops.inputs import Input, InputStatus
 from dflash_ops.run import runs
 
-# a list that is joined to a sentence after it was cut, by whatever does not say so
+# a list that is cut and joined without the number of the omitted items
 SILENT = re.compile(r"""[;,] ?['"]\.join\([^()\n]*\[:\w+\]\)""")
 
 
-def test_a_list_says_how_many_more_there_are() -> None:
-    assert truncate.listed(["a", "b"], 2) == "a; b"
-    assert truncate.listed(["a", "b", "c", "d"], 2) == "a; b; and 2 more"
-    assert truncate.listed([], 2) == ""
+def test_shortened_lists_end_with_the_number_of_omitted_items() -> None:
+    assert truncate.join_items(["a", "b"], 2) == "a; b"
+    assert truncate.join_items(["a", "b", "c", "d"], 2) == "a; b; and 2 more"
+    assert truncate.join_items([], 2) == ""
     assert truncate.first_lines(["  a", "  b", "  c"], 2, indent="  ") == ["  a", "  b", "  and 1 more"]
-    assert truncate.shortened("abcdef", 6) == "abcdef"
-    assert truncate.shortened("abcdefg", 6) == "abc..."
+    assert truncate.shorten("abcdef", 6) == "abcdef"
+    assert truncate.shorten("abcdefg", 6) == "abc..."
 
 
-def test_files_that_are_not_committed_are_counted_to_the_last(tmp_path: Path) -> None:
-    def git(*words: str) -> None:
-        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+def test_uncommitted_files_are_counted(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
 
     git("init", "-q")
     (tmp_path / "trainer").mkdir()
@@ -41,20 +41,20 @@ def test_files_that_are_not_committed_are_counted_to_the_last(tmp_path: Path) ->
         checkout.choose(tmp_path, "HEAD", allow_dirty=False)
 
 
-def test_problems_of_inputs_are_counted_to_the_last() -> None:
+def test_problems_of_inputs_are_counted() -> None:
     many = tuple(f"file {number}" for number in range(25))
-    told = inputs.problems_error([InputStatus(Input("dataset", Path("/d")), "changed", many, "", 0)])
-    assert "25 problem(s)" in told.message
-    assert told.message.endswith("file 19; and 5 more.")
+    error = inputs.problems_error([InputStatus(Input("dataset", Path("/d")), "changed", many, "", 0)])
+    assert "25 problem(s)" in error.message
+    assert error.message.endswith("file 19; and 5 more.")
 
 
-def test_a_label_that_could_not_be_kept_says_what_it_became() -> None:
+def test_changed_label_is_reported() -> None:
     assert runs.label_note("lr3e-4") == ""
     assert runs.label_note("lr 3e-4!") == "the label 'lr 3e-4!' was changed to lr-3e-4"
     long = "x" * 50
     assert runs.label_note(long) == f"the label {long!r} was changed to {'x' * 40}, at most 40 characters"
 
 
-def test_no_list_is_cut_in_silence(repo: Path) -> None:
+def test_no_list_is_cut_without_a_count(repo: Path) -> None:
     files = [*(repo / "plugins").rglob("*.py")]
     assert [f"{file.name}: {found}" for file in files for found in SILENT.findall(file.read_text("utf-8"))] == []

@@ -39,8 +39,8 @@ def kill(layout: Layout, job_id: str) -> bool:
     runner = jobs.recorded_process(layout.job(job_id))
     if runner is None or not processes.alive(runner):
         return False
-    processes.send([runner], signal.SIGKILL)
-    assert not processes.wait_gone([runner], 10.0)
+    processes.send_signal([runner], signal.SIGKILL)
+    assert not processes.wait_for_exit([runner], 10.0)
     return not (layout.job(job_id) / "exit.json").exists()
 
 
@@ -100,7 +100,7 @@ def test_rerun_ends_processes_of_a_killed_build(layout: Layout, wheel_folder: Pa
         job = start(layout, params)
         until(lambda: bool(index.requests))
         kill(layout, job.job_id)
-        orphans = processes.marked(jobs.mark_of(layout, job.job_id), mark=jobs.JOB_MARK)
+        orphans = processes.find_marked(jobs.job_mark(layout, job.job_id), mark=jobs.JOB_MARK)
         assert any("uv" in (processes.PROC / str(process.pid) / "cmdline").read_text() for process in orphans)
         index.hold.clear()
         index.resume()

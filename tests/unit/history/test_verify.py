@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from boxes import Box, going, until
+from boxes import Box, start_training, until
 from dflash_controller import screens
 from dflash_ops.history import verify
 from dflash_ops.run import run_processes, runs
@@ -22,12 +22,12 @@ def names(found: list[dict[str, str]]) -> list[str]:
 
 
 def test_launched_process_matches_its_record(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     assert verify._process(box.layout, run) == []
 
 
 def test_other_interpreter_and_added_variables_are_named(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     box.add_environment("e2")
     record = {**run.record, "env_id": "e2", "environment": [n for n in run.record["environment"] if n != "LANG"]}
     changed = runs.Run(run.run_id, run.folder, record)
@@ -35,7 +35,7 @@ def test_other_interpreter_and_added_variables_are_named(box: Box) -> None:
 
 
 def test_foreign_torch_is_named(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = going(box)
+    run = start_training(box)
     main = run_processes.main_process(run)
     assert main is not None
     env = box.layout.env("e1")
@@ -49,7 +49,7 @@ def test_foreign_torch_is_named(box: Box, tmp_path: Path, monkeypatch: pytest.Mo
 def test_torch_of_an_image_is_accepted_through_a_symlink(
     box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = going(box)
+    run = start_training(box)
     real = tmp_path / "image-2026" / "site-packages" / "torch"
     real.mkdir(parents=True)
     (tmp_path / "image").symlink_to("image-2026")
@@ -61,7 +61,7 @@ def test_torch_of_an_image_is_accepted_through_a_symlink(
 
 
 def test_audit_runs_every_check(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     (run.folder / "run.json").write_text(json.dumps({**run.record, "tree_hash": "other", "lock_sha256": "other"}))
     answer = verify.audit(box.layout, "")
     assert not answer["ok"]
@@ -73,7 +73,7 @@ def test_audit_runs_every_check(box: Box) -> None:
 
 
 def test_killed_run_still_matches_its_record(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     main = run_processes.main_process(run)
     assert main is not None
     os.kill(main.pid, signal.SIGKILL)

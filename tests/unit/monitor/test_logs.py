@@ -38,7 +38,7 @@ def stamped(text: str, *, ago: float) -> str:
 def test_since_returns_every_line_of_that_time(layout: Layout) -> None:
     recent = [stamped(f"step {number}", ago=5 * MINUTE) for number in range(60)]
     write_log(layout, stamped("old", ago=20 * MINUTE), *recent, "a line of a library without a time")
-    found = logs.last(layout, RUN, since=durations.seconds("10m"))
+    found = logs.last(layout, RUN, since=durations.parse("10m"))
     assert found["lines"] == [*recent, "a line of a library without a time"]
     assert screens.logs_screen(found) == found["lines"]
     assert logs.last(layout, RUN, since=MINUTE)["lines"] == []
@@ -70,13 +70,13 @@ def test_log_without_times_is_filtered_by_its_steps(layout: Layout) -> None:
     [("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86400), ("1h30m", 5400), ("600", 600), (600, 600), ("0.5", 0.5)],
 )
 def test_duration_is_parsed(text: object, seconds: float) -> None:
-    assert durations.seconds(text) == seconds
+    assert durations.parse(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "10x", "m", "-5", "10m2h", "ten", "nan", None, "1.5h"])
 def test_invalid_duration_is_rejected(text: object) -> None:
-    with pytest.raises(OpsError, match="is no length of time"):
-        durations.seconds(text)
+    with pytest.raises(OpsError, match="is not a duration"):
+        durations.parse(text)
 
 
 def test_each_line_gets_its_time_whatever_its_bytes(tmp_path: Path) -> None:
@@ -112,4 +112,4 @@ class TestPlaybook:
         assert "Z phase training: from step 0\n" in good.stdout
         bad = subprocess.run([*command, "-e", "since=10x"], cwd=repo, capture_output=True, text=True, check=False)
         assert bad.returncode == 2
-        assert "since='10x': cannot be used; give a length of time, as 90s, 10m, 2h" in bad.stdout
+        assert "since='10x': cannot be used; give a duration such as 90s, 10m, 2h" in bad.stdout

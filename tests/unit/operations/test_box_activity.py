@@ -76,14 +76,14 @@ class TestLive:
         run = box.launch("test.pause=0.1")
         until(lambda: len(metrics.read_metrics(run.metrics)) > 3)
         jobs.start_or_attach(box.layout, "prewarm-x", "job_entries:persist", {}, title="warm compile cache x")
-        until(lambda: "at work" in str(box_activity.running_jobs(box.layout)))
+        until(lambda: "sleeping" in str(box_activity.running_jobs(box.layout)))
         held = operator_lock.holder_of(os.getpid(), operation="relaunch")
         operator_lock.acquire(box.layout, held)
         shown = screen(box.layout)
         assert "  config      demo.toml test.pause=0.1\n" in shown
         assert " s, until about " in shown
         assert "  job         prewarm-x (warm compile cache x) for " in shown
-        assert " s: at work\n" in shown
+        assert " s: sleeping\n" in shown
         assert f"  locked by   {held.operator} on {held.host} (pid {os.getpid()}) since " in shown
         assert shown.partition("locked by")[2].splitlines()[0].endswith("for: relaunch")
 

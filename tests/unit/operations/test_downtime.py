@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from boxes import Box, going
+from boxes import Box, start_training
 from dflash_ops import resolved_config
 from dflash_ops.compile_cache import cache
-from dflash_ops.compile_cache.cache import Look, Place
+from dflash_ops.compile_cache.cache import CacheKey, CacheState
 from dflash_ops.core import gpus
 from dflash_ops.history import known_good
 from dflash_ops.monitor import status
 from dflash_ops.operations import downtime, ensure_run, rollback
-from module_arguments import want
+from module_arguments import run_params
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 
@@ -40,13 +40,13 @@ def ended(box: Box, job: str, *, seconds: float, at: float, changed: bool = True
     (folder / "exit.json").write_text(json.dumps(end))
 
 
-def place(box: Box) -> Place:
-    return cache.place(box.layout, box.selection, resolved_config.resolve(box.layout, box.selection), gpus.survey())
+def place(box: Box) -> CacheKey:
+    return cache.cache_key(box.layout, box.selection, resolved_config.resolve(box.layout, box.selection), gpus.survey())
 
 
 def test_prewarm_downtime_is_reported_before_the_stop(box: Box) -> None:
-    run = going(box)
-    message = ensure_run.check_before_stop(box.layout, want(), check_mode=False)["message"]
+    run = start_training(box)
+    message = ensure_run.check_before_stop(box.layout, run_params(), check_mode=False)["message"]
     assert f"\nrun {run.run_id} will be down from the stop until the launch: the compile cache is cold" in message
     assert message.endswith("no prewarm has run on this box yet, so the duration is unknown")
     assert box.state() == "running"
@@ -64,15 +64,15 @@ def test_duration_comes_from_the_most_similar_prewarm(box: Box) -> None:
 
 
 def test_no_downtime_without_a_running_run_or_with_a_warm_cache(box: Box) -> None:
-    where, cold, warm = place(box), Look("cold", "empty"), Look("warm", "proved")
+    where, cold, warm = place(box), CacheState("cold", "empty"), CacheState("warm", "proved")
     assert downtime.message(box.layout, where, cold) == ""
-    going(box)
+    start_training(box)
     assert downtime.message(box.layout, where, warm) == ""
     assert "will be rebuilt (compile_cache_wipe)" in downtime.message(box.layout, where, warm, wipe=True)
 
 
 def test_rollback_reports_the_downtime(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     report = status.snapshot(box.layout, run_id=run.run_id)
     assert report["state"] == "running"
     known_good.promote(box.layout, {"run_id": run.run_id, **{key: run.record.get(key) for key in known_good.KEPT_KEYS}})
@@ -84,7 +84,7 @@ def test_rollback_reports_the_downtime(box: Box) -> None:
 def test_playbook_that_ends_between_stop_and_launch_reports_that_nothing_is_training(
     box: Box, repo: Path, tmp_path: Path, for_launch: bool
 ) -> None:
-    run = going(box)
+    run = start_training(box)
     (tmp_path / "play.yml").write_text(PLAY.format(for_launch=str(for_launch).lower()))
     done = subprocess.run(
         [

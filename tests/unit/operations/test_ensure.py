@@ -18,13 +18,13 @@ from dflash_ops.history import known_good, run_history
 from dflash_ops.monitor import status
 from dflash_ops.operations import ensure_cache, ensure_run, ensure_stopped, health_check, rollback
 from dflash_ops.run import launch, metrics, run_processes, runs
-from module_arguments import cache_want, want
+from module_arguments import cache_params, run_params
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 
 
 def ensure(box: Box, *overrides: str, check_mode: bool = False, **more: Any) -> dict[str, Any]:
-    return ensure_run.ensure(box.layout, want(*overrides, **more), check_mode=check_mode)
+    return ensure_run.ensure(box.layout, run_params(*overrides, **more), check_mode=check_mode)
 
 
 def test_launch_is_a_change_and_its_record_is_complete(box: Box) -> None:
@@ -98,7 +98,7 @@ def test_drift_is_reported_and_blocks_the_launch(box: Box) -> None:
 
 def test_preflight_checks_run_before_the_stop(box: Box) -> None:
     running = runs.load(box.layout, ensure(box)["run_id"])
-    params = want("optimizer.lr=2", allow_cold=False)
+    params = run_params("optimizer.lr=2", allow_cold=False)
     result = ensure_run.check_before_stop(box.layout, params, check_mode=False)
     assert result["changed"] is False
     assert result["message"].startswith("All preflight checks passed.")
@@ -230,9 +230,9 @@ def test_cold_cache_blocks_a_launch(box: Box) -> None:
 
 
 def test_launch_after_a_prewarm_records_a_warm_cache(box: Box) -> None:
-    result = ensure_cache.ensure(box.layout, cache_want(), check_mode=False)
+    result = ensure_cache.ensure(box.layout, cache_params(), check_mode=False)
     until(lambda: jobs.poll(box.layout, result["job"]["job_id"]).state == "done")
-    assert ensure_cache.ensure(box.layout, cache_want(), check_mode=False)["changed"] is False
+    assert ensure_cache.ensure(box.layout, cache_params(), check_mode=False)["changed"] is False
     launched = ensure(box, allow_cold=False)
     record = runs.load(box.layout, launched["run_id"]).record
     assert (record["cache_state"], record["cache_id"]) == ("warm", result["cache_id"])
@@ -240,11 +240,11 @@ def test_launch_after_a_prewarm_records_a_warm_cache(box: Box) -> None:
 
 def test_cold_cache_is_not_prewarmed_while_a_run_is_running(box: Box) -> None:
     ensure(box)
-    left = ensure_cache.ensure(box.layout, cache_want(if_running="skip"), check_mode=False)
+    left = ensure_cache.ensure(box.layout, cache_params(if_running="skip"), check_mode=False)
     assert (left["changed"], "job" in left) == (False, False)
     assert "left unchanged while a run is running" in left["message"]
-    with pytest.raises(OpsError, match="lives on the same devices"):
-        ensure_cache.ensure(box.layout, cache_want(), check_mode=False)
+    with pytest.raises(OpsError, match="is running on the same devices"):
+        ensure_cache.ensure(box.layout, cache_params(), check_mode=False)
 
 
 def test_stop_is_idempotent_and_changes_nothing_in_check_mode(box: Box) -> None:

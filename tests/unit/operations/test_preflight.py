@@ -54,8 +54,8 @@ def test_failed_allocation_is_reported(box: Box) -> None:
     (site / "torch.py").write_text("def ones(*a, **k):\n    raise RuntimeError('CUDA unknown error')\n")
     found = preflight.check(box.layout, box.select("test.gpus=2"), session="dflash", survey=h200(2))
     assert [item["message"].split(":")[0] for item in found.problems] == [
-        "GPU 0 takes no allocation",
-        "GPU 1 takes no allocation",
+        "GPU 0 fails an allocation",
+        "GPU 1 fails an allocation",
     ]
     if not Path("/dev/nvidia-uvm").exists():
         assert names(found) == ["uvm-missing", "uvm-missing"]
@@ -78,7 +78,7 @@ def test_all_problems_are_reported_together(box: Box) -> None:
     box.launch(session="train")
     launch.tmux_server(box.layout)._call("new-session", "-d", "-s", "dflash", "--", "cat")
     found = preflight.check(
-        box.layout, box.select("logging.wandb=online"), session="dflash", drift=["added: x (is in no lock)"]
+        box.layout, box.select("logging.wandb=online"), session="dflash", drift=["added: x (is not in the lockfile)"]
     )
     assert names(found) == ["environment-drift", "already-running", "session-taken", "secret-missing"]
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from boxes import Box, going, until
+from boxes import Box, start_training, until
 from dflash_ops.core import gpus, processes
 from dflash_ops.core.errors import OpsError
 from dflash_ops.core.gpus import Gpu, Survey
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not in
 
 
 def test_stop_writes_a_checkpoint_of_the_last_step(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     lines: list[str] = []
     done = stop.stop(box.layout, run, report=lines.append)
     assert done["state"] == "stopped"
@@ -37,7 +37,7 @@ def test_stop_writes_a_checkpoint_of_the_last_step(box: Box) -> None:
 def test_second_stop_changes_nothing(box: Box) -> None:
     assert status.snapshot(box.layout)["state"] == "not running"
     assert stop.run_to_stop(box.layout) is None
-    run = going(box)
+    run = start_training(box)
     stop.stop(box.layout, run, report=lambda _line: None)
     assert not run_processes.processes_of(run)
     assert stop.stop(box.layout, run, report=lambda _line: None)["state"] == "stopped"
@@ -50,7 +50,7 @@ def test_state_of_a_missing_run_is_unknown(box: Box) -> None:
 
 
 def test_processes_that_only_name_the_trainer_keep_running(box: Box, tmp_path: Path) -> None:
-    run = going(box)
+    run = start_training(box)
     main = run_processes.main_process(run)
     assert main is not None
     argv = run_processes.command_line(main.pid)
@@ -70,7 +70,7 @@ def test_processes_that_only_name_the_trainer_keep_running(box: Box, tmp_path: P
 
 
 def test_run_of_another_root_with_the_same_id_keeps_running(box: Box, tmp_path: Path) -> None:
-    run = going(box)
+    run = start_training(box)
     marks = {"DFLASH_RUN_ID": run.run_id, "DFLASH_RUN_DIR": str(tmp_path / "other" / "runs" / run.run_id)}
     other = subprocess.Popen(["/bin/sleep", "600"], env=marks)
     try:
@@ -84,9 +84,9 @@ def test_run_of_another_root_with_the_same_id_keeps_running(box: Box, tmp_path: 
 
 
 def test_children_in_other_sessions_are_ended(box: Box) -> None:
-    run = going(box, "test.how=children")
+    run = start_training(box, "test.how=children")
     sessions = lambda: {os.getsid(process.pid) for process in run_processes.processes_of(run)}  # noqa: E731
-    until(lambda: len(sessions()) == 3, what="children in separate sessions")
+    until(lambda: len(sessions()) == 3, description="children in separate sessions")
     found = run_processes.processes_of(run)
     assert len(found) == 3
     port = int((run.folder / "port").read_text())
@@ -99,7 +99,7 @@ def test_children_in_other_sessions_are_ended(box: Box) -> None:
 
 
 def test_children_of_a_dead_trainer_are_reported_and_block_a_launch(box: Box) -> None:
-    run = going(box, "test.how=children")
+    run = start_training(box, "test.how=children")
     main = run_processes.main_process(run)
     assert main is not None
     os.kill(main.pid, 9)
@@ -120,7 +120,7 @@ def h200(used: int, *, state: str = "ok", problems: tuple[str, ...] = ()) -> Sur
 def test_gpu_memory_without_a_visible_process_fails_the_stop(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = going(box, "test.gpus=2")
+    run = start_training(box, "test.gpus=2")
     monkeypatch.setattr(gpus, "survey", lambda: h200(70000))
     with pytest.raises(OpsError, match="memory of a process that is not visible here, on GPU 0, 1"):
         stop.stop(box.layout, run, report=lambda _line: None, immediately=True)
@@ -132,16 +132,16 @@ def test_stop_waits_for_the_driver_and_reports_gpus_that_do_not_answer(
     answers = iter([h200(70000), h200(70000), h200(4)])
     monkeypatch.setattr(gpus, "survey", lambda: next(answers))
     lines: list[str] = []
-    stop.stop(box.layout, going(box, "test.gpus=2"), report=lines.append, immediately=True)
+    stop.stop(box.layout, start_training(box, "test.gpus=2"), report=lines.append, immediately=True)
     assert "no GPU memory" in lines[-1]
     monkeypatch.setattr(gpus, "survey", lambda: h200(0, state="unknown", problems=("nvidia-smi gave no answer",)))
-    stop.stop(box.layout, going(box, "test.gpus=2"), report=lines.append, immediately=True)
+    stop.stop(box.layout, start_training(box, "test.gpus=2"), report=lines.append, immediately=True)
     assert "no GPU memory" not in lines[-1]
     assert lines[-1].endswith("its GPUs could not be queried: nvidia-smi gave no answer")
 
 
 def test_run_that_lost_a_gpu_is_reported(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    going(box, "test.gpus=2")
+    start_training(box, "test.gpus=2")
     monkeypatch.setattr(gpus, "survey", lambda: h200(70000))
     assert status.snapshot(box.layout)["problems"] == []
     monkeypatch.setattr(gpus, "survey", lambda: dataclasses.replace(h200(70000), gpus=h200(70000).gpus[:1]))
@@ -153,7 +153,7 @@ def test_run_that_lost_a_gpu_is_reported(box: Box, monkeypatch: pytest.MonkeyPat
 
 
 def test_trainer_that_ignores_sigterm_is_killed_after_the_timeout(box: Box) -> None:
-    run = going(box, "test.how=deaf")
+    run = start_training(box, "test.how=deaf")
     lines: list[str] = []
     done = stop.stop(box.layout, run, report=lines.append, seconds=1.0, term_seconds=0.3)
     assert done["forced"]
@@ -162,14 +162,14 @@ def test_trainer_that_ignores_sigterm_is_killed_after_the_timeout(box: Box) -> N
 
 
 def test_immediate_stop_does_not_wait_for_a_checkpoint(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     done = stop.stop(box.layout, run, report=lambda _line: None, immediately=True)
     assert done["forced"]
     assert run_processes.processes_of(run) == []
 
 
 def test_run_without_current_link_is_still_found(box: Box) -> None:
-    run = going(box)
+    run = start_training(box)
     box.layout.current.unlink()
     found = stop.run_to_stop(box.layout)
     assert found is not None

@@ -1,4 +1,4 @@
-"""The role compile_cache: when a launch may leave its step out, and what is said of an archive before it travels."""
+"""Role compile_cache: skipping the prewarm in a launch, and validation of an archive on the controller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAY = """
 
 
 @pytest.mark.parametrize(
-    ("typed", "warm", "idle"),
+    ("arguments", "warm", "idle"),
     [
         (["--tags", "launch"], True, True),
         (["--tags", "launch,verify", "-e", "compile_cache_wipe=false"], True, True),
@@ -44,18 +44,18 @@ PLAY = """
         (["--tags", "launch", "-e", "compile_cache_fetch=caches"], True, False),
         (["--tags", "launch", "-e", "compile_cache_restore=a.tar.zst"], True, False),
         (["--tags", "launch", "-e", "compile_cache_archived=/a.tar.zst"], True, False),
-        (["--tags", "launch", "-e", "compile_cache_select=false"], True, False),  # names of an earlier play
+        (["--tags", "launch", "-e", "compile_cache_select=false"], True, False),  # resolved by an earlier play
     ],
     ids=str,
 )
-def test_only_a_launch_leaves_a_warm_cache_alone(
-    repo: Path, tmp_path: Path, typed: list[str], warm: bool, idle: bool
+def test_only_a_launch_skips_the_prewarm_of_a_warm_cache(
+    repo: Path, tmp_path: Path, arguments: list[str], warm: bool, idle: bool
 ) -> None:
     play = tmp_path / "play.yml"
     play.write_text(PLAY.format(role=repo / "roles/compile_cache", warm=str(warm).lower()))
     program = str(Path(sys.executable).with_name("ansible-playbook"))
     done = subprocess.run(
-        [program, "-i", "localhost,", "-c", "local", str(play), *typed],
+        [program, "-i", "localhost,", "-c", "local", str(play), *arguments],
         cwd=repo,
         env={**os.environ, "ANSIBLE_CONFIG": str(repo / "ansible.cfg")},
         capture_output=True,
@@ -66,21 +66,21 @@ def test_only_a_launch_leaves_a_warm_cache_alone(
 
 
 @pytest.mark.parametrize(
-    ("note", "told"),
+    ("metadata", "problem"),
     [
-        ({"sha256": ""}, "has no note a.tar.zst.json in its folder"),
-        ([], "has no note a.tar.zst.json in its folder"),
-        ({"sha256": "0" * 64}, "is damaged: its sha256 differs from its note"),
+        ({"sha256": ""}, "has no metadata file a.tar.zst.json in its folder"),
+        ([], "has no metadata file a.tar.zst.json in its folder"),
+        ({"sha256": "0" * 64}, "is damaged: its sha256 differs from its metadata file"),
     ],
     ids=["empty", "none", "other"],
 )
-def test_archive_is_judged_before_it_travels(tmp_path: Path, note: object, told: str) -> None:
+def test_archive_is_validated_before_it_is_copied(tmp_path: Path, metadata: object, problem: str) -> None:
     archive = tmp_path / "a.tar.zst"
     found = inventory_validation.range_problems("compile_cache_restore", str(archive))
     assert "is not a file on the controller" in found[0]
     archive.write_bytes(b"bytes")
-    (tmp_path / "a.tar.zst.json").write_text(json.dumps(note))
-    assert told in inventory_validation.range_problems("compile_cache_restore", str(archive))[0]
+    (tmp_path / "a.tar.zst.json").write_text(json.dumps(metadata))
+    assert problem in inventory_validation.range_problems("compile_cache_restore", str(archive))[0]
     files.write_json(tmp_path / "a.tar.zst.json", {"sha256": files.file_sha256(archive)})
     assert inventory_validation.range_problems("compile_cache_restore", str(archive)) == []
     assert "give a folder" in inventory_validation.range_problems("compile_cache_fetch", str(archive))[0]

@@ -85,7 +85,7 @@ def test_run_is_detached_from_its_launcher(box: Box) -> None:
     parent = int((processes.stat_fields(before.pid) or ["", "0"])[1])
     assert os.getsid(before.pid) != os.getsid(0)
     assert parent != os.getpid()
-    until(lambda: run.log.stat().st_size > size, what="log growth")
+    until(lambda: run.log.stat().st_size > size, description="log growth")
     assert run_processes.main_process(run) == before
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Answers as nvidia-smi does, from the files beside it: gpus, apps; `rc` and `sleep` when those exist.
+# Stand-in for nvidia-smi: prints the files gpus and apps of its folder; uses rc and sleep if they exist.
 here=$(dirname "$0")
 [ -f "$here/sleep" ] && sleep "$(cat "$here/sleep")"
 case "$1" in

@@ -1,7 +1,7 @@
-"""A small program with the trainer's command line and files, for tests of processes and exit codes.
+"""Stand-in for the trainer with its command line and files, for tests of process handling.
 
-It trains nothing: it writes state.json, metrics.jsonl and checkpoints like the real trainer, and ends as the override
-`test.how=...` requests. Tests with it check how the box handles a process, never what a model learns.
+It trains nothing. It writes state.json, metrics.jsonl and checkpoints like the trainer, and ends as the override
+`test.how=...` requests. Tests with it cover how the box handles a process, never what a model learns.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def options(arguments: list[str]) -> dict[str, Any]:
     return found
 
 
-def config(given: dict[str, Any]) -> dict[str, Any]:
-    if given["config"].endswith(".json"):
-        resolved: dict[str, Any] = json.loads(Path(given["config"]).read_text())
+def config(arguments: dict[str, Any]) -> dict[str, Any]:
+    if arguments["config"].endswith(".json"):
+        resolved: dict[str, Any] = json.loads(Path(arguments["config"]).read_text())
         return resolved
     values: dict[str, Any] = {
         "target": {"path": "random:tiny", "devices": ["cpu"]},
@@ -54,7 +54,7 @@ def config(given: dict[str, Any]) -> dict[str, Any]:
         "evaluation": {},
         "test": {"how": "train", "pause": "0.05"},
     }
-    for key, value in given["set"].items():
+    for key, value in arguments["set"].items():
         section, _, name = key.partition(".")
         if section not in values:
             print(f"config error: {key} = {value}: unknown key; see docs/trainer.md", file=sys.stderr)
@@ -64,9 +64,9 @@ def config(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(path: Path, value: object) -> None:
-    spare = path.with_name(f".{path.name}.tmp")
-    spare.write_text(json.dumps(value))
-    spare.replace(path)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(value))
+    temporary.replace(path)
 
 
 class Stop:
@@ -89,14 +89,14 @@ def first_step(run: Path, source: str) -> int:
     return max(steps, default=0)
 
 
-def say_state(run: Path, phase: str, step: int, total: int) -> None:
+def write_state(run: Path, phase: str, step: int, total: int) -> None:
     write(
         run / "state.json",
         {
             "phase": phase,
             "detail": "",
             "done": step,
-            "total": total if phase == "training" else 0,  # the trainer counts differently in each phase
+            "total": total if phase == "training" else 0,  # like the trainer, which counts differently in each phase
             "total_steps": total,
             "step": step,
             "pid": os.getpid(),
@@ -105,9 +105,9 @@ def say_state(run: Path, phase: str, step: int, total: int) -> None:
     )
 
 
-def train(given: dict[str, Any]) -> int:
-    values = config(given)
-    run, test = Path(given["run-dir"]), values["test"]
+def train(arguments: dict[str, Any]) -> int:
+    values = config(arguments)
+    run, test = Path(arguments["run-dir"]), values["test"]
     run.mkdir(parents=True, exist_ok=True)
     total, pause, how = int(values["optimizer"]["max_steps"]), float(test["pause"]), test["how"]
     signal.signal(signal.SIGTERM, lambda *_: setattr(Stop, "requested", True))
@@ -119,11 +119,11 @@ def train(given: dict[str, Any]) -> int:
             subprocess.Popen([sys.executable, "-c", FORK], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         listener = socket.create_server(("127.0.0.1", 0))
         (run / "port").write_text(str(listener.getsockname()[1]))
-    step = first_step(run, given.get("resume-from", ""))
+    step = first_step(run, arguments.get("resume-from", ""))
     print(f"phase training: from step {step}", flush=True)
     while step < total:
         step += 1
-        say_state(run, "training", step, total)
+        write_state(run, "training", step, total)
         with (run / "metrics.jsonl").open("a") as stream:
             stream.write(
                 json.dumps(
@@ -156,17 +156,17 @@ def train(given: dict[str, Any]) -> int:
             time.sleep(600)
         if Stop.requested:
             checkpoint(run, step)
-            say_state(run, "stopped", step, total)
+            write_state(run, "stopped", step, total)
             return 0
         time.sleep(pause)
     checkpoint(run, step)
-    say_state(run, "finished", step, total)
+    write_state(run, "finished", step, total)
     return 0
 
 
-def warmup(given: dict[str, Any]) -> int:
-    """Write one file a shape below the cache folder; a file with the expected contents is a hit."""
-    values, folder = config(given), Path(given["cache-dir"]) / "inductor"
+def warmup(arguments: dict[str, Any]) -> int:
+    """Write one file per shape to the cache folder; an existing correct file is a hit."""
+    values, folder = config(arguments), Path(arguments["cache-dir"]) / "inductor"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
     folder.mkdir(parents=True, exist_ok=True)
     test, hits, misses = values["test"], 0, 0
@@ -175,23 +175,23 @@ def warmup(given: dict[str, Any]) -> int:
         return int(test["ends"])
     names = [f"l{values['drafter']['num_layers']}-s{number}" for number in range(3)]
     for number, name in enumerate(names, start=1):
-        file, right = folder / name, f"code of {name}\n" * 100
+        file, content = folder / name, f"code of {name}\n" * 100
         print(f"compiling {number}/{len(names)} drafter[0] cpu S=64 forward+backward", flush=True)
         if test.get("second") == "fails" and file.exists():
             print("RuntimeError: Detected recompile when torch.compile stance is 'fail_on_recompile'", flush=True)
             return 6
-        if file.exists() and file.read_text(errors="replace") != right and test.get("garbage") == "crashes":
+        if file.exists() and file.read_text(errors="replace") != content and test.get("garbage") == "crashes":
             print("EOFError: Ran out of input (inductor)", flush=True)
             return 6
-        if file.exists() and file.read_text(errors="replace") == right and test.get("second") != "misses":
+        if file.exists() and file.read_text(errors="replace") == content and test.get("second") != "misses":
             hits += 1
         else:
             misses += "uncounted" not in test
             time.sleep(float(test.get("compile", 0)))
-            file.write_text(right)
+            file.write_text(content)
         print(f"warmup {number}/{len(names)} drafter[0] cpu S=64 forward+backward 0.1 s", flush=True)
     write(
-        Path(given["report"]),
+        Path(arguments["report"]),
         {
             "ok": True,
             "seconds": 0.1 + misses,
@@ -207,14 +207,14 @@ def warmup(given: dict[str, Any]) -> int:
 
 
 def main() -> int:
-    verb, given = sys.argv[1], options(sys.argv[2:])
+    verb, arguments = sys.argv[1], options(sys.argv[2:])
     if verb == "config":
-        gpus = int(given["set"].get("test.gpus", 0))
+        gpus = int(arguments["set"].get("test.gpus", 0))
         print(
             json.dumps(
                 {
                     "ok": True,
-                    "config": config(given),
+                    "config": config(arguments),
                     "needs": {
                         "target_workers": 1,
                         "drafter_workers": 1,
@@ -222,14 +222,14 @@ def main() -> int:
                         "gpus": gpus,
                         "checkpoint_bytes": 1 << 20,
                         "target_path": None,
-                        "data_path": given["set"].get("data.path", ""),
+                        "data_path": arguments["set"].get("data.path", ""),
                     },
                     "paths": {},
                 }
             )
         )
         return 0
-    return warmup(given) if verb == "warmup" else train(given)
+    return warmup(arguments) if verb == "warmup" else train(arguments)
 
 
 if __name__ == "__main__":

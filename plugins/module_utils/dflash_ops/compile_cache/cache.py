@@ -1,4 +1,4 @@
-"""The compile cache: what it is named after, and whether it is warm and whole."""
+"""Name and state of a compile cache."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..run import run_processes, trainer_command
 from ..run.trainer_command import Selection
-from . import contents
+from . import manifest
 
 JOB_PREFIX = "prewarm-"
-NOT_SHAPES = {
+SHAPE_INDEPENDENT = {
     "target": (),
     "drafter": ("init_from",),
     "objective": (),
     "data": ("path", "eval_path", "seed", "prefetch"),
     "runtime": ("queue_depth", "nan_limit", "seed"),
 }
-WIPE_IS_RARE = (
+WIPE_ADVICE = (
     "A wipe is rarely needed: entries are addressed by content, so a changed torch, code or shape never reads a stale "
-    "one, and damaged files are found and made again by themselves"
+    "one, and damaged files are detected and rebuilt automatically"
 )
 ISA_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "asimd", "sve", "bf16")
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Which cache and which part of it a configuration needs.
+class CacheKey:
+    """Cache that a configuration uses, and its entry in that cache.
 
     Args:
         cache_id: hash of the environment and the hardware.
-        shape_id: hash of all that decides what gets compiled: code, shapes, types, devices.
-        hardware: GPU model, or CPU model with its instruction sets, in words.
+        shape_id: hash of everything that decides what is compiled: code, shapes, dtypes, devices.
+        hardware: GPU model, or CPU model with its instruction sets, as text.
         env_id: the environment.
         compiles: whether this configuration compiles or tunes anything at all.
     """
@@ -52,40 +52,42 @@ class Place:
     env_id: str
     compiles: bool = True
 
-    def job_id(self, *words: str) -> str:
-        """Name the work on this part; what is asked for beside it makes it other work, which waits for its turn."""
-        return "-".join([f"{job_prefix(self.cache_id)}{self.shape_id}", *words])
+    def job_id(self, *options: str) -> str:
+        """Return the name of the prewarm job; jobs with other options get another name and wait for the cache lock."""
+        return "-".join([f"{job_prefix(self.cache_id)}{self.shape_id}", *options])
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
-    """How warm a cache is.
+class CacheState:
+    """State of a cache for one configuration.
 
     Args:
-        state: warm, cold (nothing there), partial (files without a proof for these shapes), damaged, or foreign.
+        state: warm, cold (empty), partial (files that were not checked for these shapes), damaged, or foreign.
         reason: one sentence.
-        damaged: files that are not what the proof recorded.
-        proof: what cache.json says of these shapes.
+        damaged: files that differ from the record.
+        cache_check: entry of these shapes in cache.json, written by the cache check.
         bytes: size of the recorded files.
     """
 
     state: str
     reason: str
     damaged: tuple[str, ...] = ()
-    proof: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    cache_check: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     bytes: int = 0
 
     @property
     def warm(self) -> bool:
+        """Return whether a start finds every shape compiled."""
         return self.state == "warm"
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the fields of the module's result."""
         return {
             "state": self.state,
             "reason": self.reason,
             "damaged": list(self.damaged),
             "bytes": self.bytes,
-            "proof": {key: value for key, value in self.proof.items() if key not in ("config",)},
+            "cache_check": {name: value for name, value in self.cache_check.items() if name != "config"},
         }
 
 
@@ -94,47 +96,61 @@ def cpu_model() -> str:
     text = Path("/proc/cpuinfo").read_text(errors="replace")
     name = re.search(r"^(?:model name|CPU part)\s*:\s*(.+)$", text, re.MULTILINE)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
-    have = set(flags.group(1).split()) if flags else set()
-    sets = " ".join(flag for flag in ISA_FLAGS if flag in have)
+    present = set(flags.group(1).split()) if flags else set()
+    sets = " ".join(flag for flag in ISA_FLAGS if flag in present)
     return f"{name.group(1).strip() if name else platform.processor() or 'unknown'} {platform.machine()} [{sets}]"
 
 
 def job_prefix(cache_id: str) -> str:
-    """Return how the names of all work on a cache begin."""
+    """Return the common prefix of the names of all jobs on a cache."""
     return f"{JOB_PREFIX}{cache_id}-"
 
 
-def place(layout: Layout, selection: Selection, resolved: Mapping[str, Any], found: gpus.Survey) -> Place:
-    """Name the cache for this selection on this box."""
-    wanted = int(resolved["needs"].get("gpus") or 0)
-    hardware = gpus.model(found) if wanted else cpu_model()
-    if wanted and not hardware:
-        short = gpus.count_problem(found, gpus.indices(resolved["needs"]))
-        raise OpsError(short, remedy="status.yml shows what the box sees")
+def cache_key(layout: Layout, selection: Selection, resolved: Mapping[str, Any], found: gpus.Survey) -> CacheKey:
+    """Return the key of the cache for a selection on this box.
+
+    Args:
+        layout: the box.
+        selection: environment, release and configuration.
+        resolved: the configuration as the trainer resolves it, with its needs.
+        found: the box's GPUs.
+
+    Raises:
+        OpsError: the configuration needs GPUs and none was found.
+    """
+    gpu_count = int(resolved["needs"].get("gpus") or 0)
+    hardware = gpus.model(found) if gpu_count else cpu_model()
+    if gpu_count and not hardware:
+        problem = gpus.count_problem(found, gpus.indices(resolved["needs"]))
+        raise OpsError(problem, remedy="playbooks/status.yml shows the GPUs of the box")
     trainer = trainer_command.trainer_folder(layout, selection.release_id)
-    kept = {
-        section: {key: value for key, value in dict(resolved["config"].get(section) or {}).items() if key not in skip}
-        for section, skip in NOT_SHAPES.items()
+    relevant = {
+        section: {name: value for name, value in _section(resolved, section).items() if name not in ignored}
+        for section, ignored in SHAPE_INDEPENDENT.items()
     }
-    told = json.dumps([kept, dict(selection.extra)], sort_keys=True, default=str).replace(str(trainer), "")
-    return Place(
-        cache_id=_short(f"{selection.env_id} {hardware}"),
+    text = json.dumps([relevant, dict(selection.extra)], sort_keys=True, default=str).replace(str(trainer), "")
+    return CacheKey(
+        cache_id=_short_hash(f"{selection.env_id} {hardware}"),
         hardware=hardware,
         env_id=selection.env_id,
         compiles=compiles(resolved),
-        shape_id=_short(told + files.tree_hash(trainer / "dflash_trainer")),
+        shape_id=_short_hash(text + files.tree_hash(trainer / "dflash_trainer")),
     )
 
 
+def _section(resolved: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return dict(dict(resolved.get("config") or {}).get(name) or {})
+
+
 def compiles(resolved: Mapping[str, Any]) -> bool:
-    """Tell whether a resolved configuration (or a run's record) compiles or tunes anything: on GPUs always."""
-    runtime = dict(dict(resolved.get("config") or {}).get("runtime") or {})
-    return bool(dict(resolved.get("needs") or {}).get("gpus")) or bool(runtime.get("compile", True))
+    """Return whether a resolved configuration or a run's record compiles or tunes anything; on GPUs it always does."""
+    gpus_needed = bool(dict(resolved.get("needs") or {}).get("gpus"))
+    return gpus_needed or bool(_section(resolved, "runtime").get("compile", True))
 
 
-def place_of(record: Mapping[str, Any]) -> Place:
-    """Return the cache that a run's record names."""
-    return Place(
+def recorded_key(record: Mapping[str, Any]) -> CacheKey:
+    """Return the cache key in a run's record."""
+    return CacheKey(
         cache_id=str(record.get("cache_id") or ""),
         shape_id=str(record.get("shape_id") or ""),
         hardware=str(record.get("hardware") or ""),
@@ -143,66 +159,74 @@ def place_of(record: Mapping[str, Any]) -> Place:
     )
 
 
-def _short(text: str) -> str:
+def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def look(layout: Layout, where: Place) -> Look:
-    """Tell how warm the cache is, comparing every recorded file with its checksum."""
-    if not where.compiles:
-        return Look("warm", "this configuration compiles nothing", proof={"misses": 0})
-    folder = layout.cache(where.cache_id)
-    record = contents.read_record(folder)
-    if not record and not contents.has_files(folder):
-        return Look("cold", f"nothing is compiled yet for {where.hardware}")
-    alien = contents.foreign(folder, os.getuid())
-    if alien is not None:
-        return Look("foreign", f"{alien} belongs to uid {alien.lstat().st_uid}, and this is uid {os.getuid()}")
+def inspect(layout: Layout, key: CacheKey) -> CacheState:
+    """Return the state of the cache, after comparing the checksum of every recorded file."""
+    if not key.compiles:
+        return CacheState("warm", "this configuration compiles nothing", cache_check={"misses": 0})
+    folder = layout.cache(key.cache_id)
+    record = manifest.read_record(folder)
+    if not record and not manifest.has_files(folder):
+        return CacheState("cold", f"nothing is compiled yet for {key.hardware}")
+    foreign = manifest.first_foreign(folder, os.getuid())
+    if foreign is not None:
+        owner = foreign.lstat().st_uid
+        return CacheState("foreign", f"{foreign} belongs to uid {owner}, and this is uid {os.getuid()}")
     if not record:
-        return Look("partial", "its files were never proved by a second process")
-    bad = tuple(contents.damaged(folder, record["files"]))
-    proof = dict(record.get("shapes", {}).get(where.shape_id) or {})
+        return CacheState("partial", "its files were never checked by a second process")
+    return _recorded_state(folder, record, key)
+
+
+def _recorded_state(folder: Path, record: Mapping[str, Any], key: CacheKey) -> CacheState:
+    """Return the state of a cache that has a record."""
+    damaged = tuple(manifest.damaged_files(folder, record["files"]))
+    check = dict(record["shapes"].get(key.shape_id) or {})
     size = sum(int(row[0]) for row in record["files"].values())
-    if bad:
-        return Look("damaged", f"{len(bad)} files are not what the proof recorded, such as {bad[0]}", bad, proof, size)
+    if damaged:
+        reason = f"{len(damaged)} files differ from the record, such as {damaged[0]}"
+        return CacheState("damaged", reason, damaged, check, size)
     if record.get("folder", str(folder)) != str(folder):
-        return Look(
-            "partial", f"it was proved in {record['folder']}, and compiled kernels depend on the path", bytes=size
-        )
-    if not proof:
-        return Look("partial", "the configuration or the code changed, and its shapes were not proved yet", bytes=size)
-    return Look("warm", f"proved at {proof.get('proved_at')}: {proof.get('misses')} misses", proof=proof, bytes=size)
+        reason = f"it was checked in {record['folder']}, and compiled kernels depend on the path"
+        return CacheState("partial", reason, bytes=size)
+    if not check:
+        reason = "the configuration or the code changed, and its shapes were not checked yet"
+        return CacheState("partial", reason, bytes=size)
+    reason = f"checked at {check.get('checked_at')} with {check.get('misses')} misses"
+    return CacheState("warm", reason, cache_check=check, bytes=size)
 
 
-def refuse_foreign(now: Look, folder: Path) -> None:
-    """Refuse to work on what another user made: the trainer of either could not replace the other's files.
+def require_owned(state: CacheState, folder: Path) -> None:
+    """Require that no file belongs to another user, because neither user's trainer could replace the other's files.
 
     Raises:
         OpsError: naming a file and both users.
     """
-    if now.state == "foreign":
+    if state.state == "foreign":
         raise OpsError(
-            f"the compile cache is foreign: {now.reason}.",
-            remedy=f"work as the user who made it, or give it to this one: chown -R {os.getuid()} {folder}",
+            f"The compile cache is foreign: {state.reason}.",
+            remedy=f"run as the user who created it, or change the owner: chown -R {os.getuid()} {folder}",
         )
 
 
-def refuse_beside_a_run(layout: Layout, now: Look, *, wipe: bool) -> None:
-    """Refuse to compile beside a training run: both would share GPUs, and a wipe would pull its files away.
+def require_no_run(layout: Layout, state: CacheState, *, wipe: bool) -> None:
+    """Require that no run is training if the cache has to change: it shares the GPUs and uses the cache's files.
 
     Raises:
-        OpsError: a run lives and there is something to do.
+        OpsError: a run is running and the cache is not warm or is to be wiped.
     """
-    alive = run_processes.running_processes(layout)
-    if not alive or (now.warm and not wipe):
+    running = run_processes.running_processes(layout)
+    if not running or (state.warm and not wipe):
         return
-    run_id = sorted(alive)[-1]
+    run_id = sorted(running)[-1]
     if wipe:
         raise OpsError(
-            f"compile_cache_wipe is true while run {run_id} lives and uses the cache.",
-            remedy=f"stop it first. {WIPE_IS_RARE}",
+            f"compile_cache_wipe is true while run {run_id} is running and uses the cache.",
+            remedy=f"stop it first. {WIPE_ADVICE}",
         )
     raise OpsError(
-        f"the compile cache is {now.state} ({now.reason}), and run {run_id} lives on the same devices.",
+        f"The compile cache is {state.state} ({state.reason}), and run {run_id} is running on the same devices.",
         remedy="stop it first (playbooks/stop.yml), or use relaunch.yml, which stops, prewarms and launches",
     )

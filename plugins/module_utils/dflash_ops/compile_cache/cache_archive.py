@@ -1,4 +1,4 @@
-"""A proved compile cache as one file with a checksum, and back again."""
+"""Archive of a checked compile cache: one tar file and its metadata file, which holds the checksum."""
 
 from __future__ import annotations
 
@@ -17,82 +17,83 @@ from typing import Any
 from ..core import files
 from ..core.errors import OpsError
 from ..core.paths import SYSTEM_PATH, Layout
-from . import cache, contents
-from .cache import Place
+from . import cache, manifest
+from .cache import CacheKey
 
 
 def zstd() -> str:
-    """Return the zstd program; empty when the box has none."""
+    """Return the path of the zstd program; empty when the box has none."""
     return shutil.which("zstd", path=SYSTEM_PATH) or ""
 
 
 def find(layout: Layout, cache_id: str) -> Path | None:
-    """Return the archive of a cache."""
+    """Return the archive of a cache, if there is one."""
     names = [layout.archives / f"{cache_id}.tar.{suffix}" for suffix in ("zst", "gz")]
     return next((path for path in names if path.is_file()), None)
 
 
-def note_of(archive: Path) -> Path:
+def metadata_path(archive: Path) -> Path:
+    """Return the path of an archive's metadata file."""
     return archive.with_name(archive.name + ".json")
 
 
-def packable(layout: Layout, where: Place) -> bool:
-    """Tell whether the cache is proved and whole and holds anything."""
-    return cache.look(layout, where).warm and contents.has_files(layout.cache(where.cache_id))
+def is_packable(layout: Layout, key: CacheKey) -> bool:
+    """Return whether the cache is warm and not empty."""
+    return cache.inspect(layout, key).warm and manifest.has_files(layout.cache(key.cache_id))
 
 
-def current(layout: Layout, where: Place) -> bool:
-    """Tell whether an archive holds what the cache holds now, byte for byte; an empty cache needs none."""
-    folder = layout.cache(where.cache_id)
-    if not contents.has_files(folder):
+def is_current(layout: Layout, key: CacheKey) -> bool:
+    """Return whether an archive holds exactly the cache's files; an empty cache needs no archive."""
+    folder = layout.cache(key.cache_id)
+    if not manifest.has_files(folder):
         return True
-    archive, record = find(layout, where.cache_id), contents.read_record(folder)
+    archive, record = find(layout, key.cache_id), manifest.read_record(folder)
     if archive is None or not record:
         return False
-    note = read_note(archive)
+    metadata = read_metadata(archive)
     return (
-        note.get("content") == content_hash(record)
-        and note.get("shapes") == sorted(record["shapes"])
-        and note.get("sha256") == files.file_sha256(archive)
+        metadata.get("content") == content_hash(record)
+        and metadata.get("shapes") == sorted(record["shapes"])
+        and metadata.get("sha256") == files.file_sha256(archive)
     )
 
 
 def content_hash(record: Mapping[str, Any]) -> str:
-    """Name what a cache holds."""
+    """Return one hash over all files of a cache's record."""
     return hashlib.sha256(json.dumps(record["files"], sort_keys=True).encode()).hexdigest()
 
 
-def read_note(archive: Path) -> dict[str, Any]:
-    """Return the note of an archive; empty when it is missing or no note."""
-    note = files.read_json(note_of(archive))
-    return note if isinstance(note, dict) else {}
+def read_metadata(archive: Path) -> dict[str, Any]:
+    """Return the metadata of an archive; empty when the file is missing or malformed."""
+    metadata = files.read_json(metadata_path(archive))
+    return metadata if isinstance(metadata, dict) else {}
 
 
-def pack(layout: Layout, where: Place) -> dict[str, Any]:
-    """Write `archives/<cache_id>.tar.zst` (gz without zstd) and its note with the checksum; return the note.
+def pack(layout: Layout, key: CacheKey) -> dict[str, Any]:
+    """Write `archives/<cache_id>.tar.zst` (gz without zstd) and its metadata file; return the metadata.
 
     Raises:
-        OpsError: the cache is not proved or not whole.
+        OpsError: the cache is not warm.
     """
-    now = cache.look(layout, where)
-    if not now.warm:
+    state = cache.inspect(layout, key)
+    if not state.warm:
         raise OpsError(
-            f"cache {where.cache_id} is {now.state}: {now.reason}; only a proved one is packed.",
+            f"Cache {key.cache_id} is {state.state}: {state.reason}. Only a checked cache can be packed.",
             remedy="relaunch.yml --tags warmup",
         )
     layout.archives.mkdir(parents=True, exist_ok=True)
     tool = zstd()
-    archive = layout.archives / f"{where.cache_id}.tar.{'zst' if tool else 'gz'}"
-    spare = archive.with_name(f".{archive.name}.{os.getpid()}")
-    folder = layout.cache(where.cache_id)
-    record = contents.read_record(folder)
+    archive = layout.archives / f"{key.cache_id}.tar.{'zst' if tool else 'gz'}"
+    staging = archive.with_name(f".{archive.name}.{os.getpid()}")
+    folder = layout.cache(key.cache_id)
+    record = manifest.read_record(folder)
     try:
-        _write(spare, folder, [*record["files"], contents.RECORD], tool)
-        note = {
+        _write(staging, folder, [*record["files"], manifest.RECORD], tool)
+        metadata = {
             "archive": archive.name,
-            "sha256": files.file_sha256(spare),
-            "bytes": spare.stat().st_size,
-            "cache_id": where.cache_id,
+            "sha256": files.file_sha256(staging),
+            "bytes": staging.stat().st_size,
+            "cache_id": key.cache_id,
             "env_id": record["env_id"],
             "hardware": record["hardware"],
             "shapes": sorted(record["shapes"]),
@@ -100,11 +101,11 @@ def pack(layout: Layout, where: Place) -> dict[str, Any]:
             "content": content_hash(record),
             "packed_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        os.replace(spare, archive)
+        os.replace(staging, archive)
     finally:
-        spare.unlink(missing_ok=True)
-    files.write_json(note_of(archive), note)
-    return {**note, "path": str(archive)}
+        staging.unlink(missing_ok=True)
+    files.write_json(metadata_path(archive), metadata)
+    return {**metadata, "path": str(archive)}
 
 
 def _write(target: Path, folder: Path, names: list[str], tool: str) -> None:
@@ -120,7 +121,7 @@ def _write(target: Path, folder: Path, names: list[str], tool: str) -> None:
         child.stdin.close()
         if child.wait() != 0:
             raise OpsError(
-                f"zstd ended with rc {child.returncode} while packing {folder}.", remedy="look at free space"
+                f"zstd ended with rc {child.returncode} while packing {folder}.", remedy="check the free disk space"
             )
 
 
@@ -129,75 +130,79 @@ def _add(out: tarfile.TarFile, folder: Path, names: list[str]) -> None:
         out.add(folder / name, arcname=name, recursive=False)
 
 
-def check(archive: Path, where: Place) -> None:
-    """See that an archive's bytes and its origin fit this box.
+def check(archive: Path, key: CacheKey) -> None:
+    """Check that an archive is undamaged and was made for this environment and hardware.
 
     Raises:
         OpsError: it is missing or damaged, or was made for another environment or other hardware.
     """
-    note = read_note(archive)
-    if not note or not archive.is_file():
+    metadata = read_metadata(archive)
+    if not metadata or not archive.is_file():
         raise OpsError(
-            f"the archive {archive} or its note {note_of(archive).name} is missing or damaged.",
-            remedy="keep the two files of an archive together, or prewarm without it (relaunch.yml --tags warmup)",
+            f"The archive {archive} or its metadata file {metadata_path(archive).name} is missing or damaged.",
+            remedy="keep both files of an archive together, or prewarm without it (relaunch.yml --tags warmup)",
         )
     digest = files.file_sha256(archive)
-    if digest != note.get("sha256"):
+    if digest != metadata.get("sha256"):
         raise OpsError(
-            f"{archive} is damaged: its sha256 is {digest}, its note says {note.get('sha256')}.",
+            f"{archive} is damaged: its sha256 is {digest}, its metadata file records {metadata.get('sha256')}.",
             remedy="fetch it again, or prewarm without it (relaunch.yml --tags warmup)",
         )
-    for key, mine in (("env_id", where.env_id), ("hardware", where.hardware)):
-        if note.get(key) != mine:
+    for field, value in (("env_id", key.env_id), ("hardware", key.hardware)):
+        if metadata.get(field) != value:
             raise OpsError(
-                f"{archive} was made for {key} {note.get(key)!r}, and this box has {mine!r}.",
-                remedy="restore it where both are equal; here a prewarm is needed",
+                f"{archive} was made for {field} {metadata.get(field)!r}, and this box has {value!r}.",
+                remedy="restore it on a box where both are equal, or prewarm here (relaunch.yml --tags warmup)",
             )
 
 
-def unpack(archive: Path, where: Place, folder: Path, old: Path) -> None:
-    """Make `folder` of the archive's files and of what `old` holds beside them, whole or not at all.
+def unpack(archive: Path, key: CacheKey, folder: Path, old: Path) -> None:
+    """Create `folder` atomically from the archive and from files of `old` that the archive lacks.
 
-    Nothing counts as proved then: a process of this box has to find all of it first.
+    The new record lists no checked shape: a process of this box has to check the restored cache first.
+
+    Args:
+        archive: the archive on this box.
+        key: the cache it is restored to.
+        folder: the new cache.
+        old: the backup of the previous cache.
 
     Raises:
-        OpsError: `check` refuses the archive, or its files are not what its record says.
+        OpsError: `check` rejects the archive, or its files differ from its record.
     """
-    check(archive, where)
-    aside = folder.with_name(f".{folder.name}.restore")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    check(archive, key)
+    staging = folder.with_name(f".{folder.name}.restore")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
     try:
-        _read(archive, aside)
-        record = contents.read_record(aside)
-        if not record or list(contents.damaged(aside, record["files"])):
-            raise OpsError(f"{archive} unpacks to files that its record does not know.", remedy="fetch it again")
-        kept = _keep_more(old, aside)
-        listed = {**kept, **record["files"]}
-        files.write_json(
-            aside / contents.RECORD, {**record, "files": listed, "shapes": {}, "restored_from": archive.name}
-        )
-        os.rename(aside, folder)
+        _read(archive, staging)
+        record = manifest.read_record(staging)
+        if not record or list(manifest.damaged_files(staging, record["files"])):
+            raise OpsError(f"The files in {archive} differ from its record.", remedy="fetch it again")
+        listed = {**_copy_missing(old, staging), **record["files"]}
+        new_record = {**record, "files": listed, "shapes": {}, "restored_from": archive.name}
+        files.write_json(staging / manifest.RECORD, new_record)
+        os.rename(staging, folder)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
-def _keep_more(old: Path, folder: Path) -> dict[str, Any]:
-    """Copy the whole files of `old` that `folder` lacks: other shapes need them; return their rows of the record."""
-    listed = dict(contents.read_record(old).get("files") or {})
-    bad = set(contents.damaged(old, listed))
-    kept = {name: row for name, row in listed.items() if name not in bad and not (folder / name).exists()}
-    for name in kept:
+def _copy_missing(old: Path, folder: Path) -> dict[str, Any]:
+    """Copy undamaged files of `old` that `folder` lacks, for other shapes; return their rows of the record."""
+    listed = dict(manifest.read_record(old).get("files") or {})
+    damaged = set(manifest.damaged_files(old, listed))
+    copied = {name: row for name, row in listed.items() if name not in damaged and not (folder / name).exists()}
+    for name in copied:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(old / name, folder / name)
-    return kept
+    return copied
 
 
 def _read(archive: Path, folder: Path) -> None:
     try:
         _read_tar(archive, folder)
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise OpsError(f"{archive} is no archive of a cache: {error}.", remedy="fetch it again") from error
+        raise OpsError(f"{archive} is not an archive of a cache: {error}.", remedy="fetch it again") from error
 
 
 def _read_tar(archive: Path, folder: Path) -> None:
@@ -218,17 +223,18 @@ def _read_tar(archive: Path, folder: Path) -> None:
 
 
 def _extract(source: tarfile.TarFile, folder: Path) -> None:
-    """Write plain files below `folder` and nothing else, whatever the archive says."""
+    """Extract regular files below `folder` and reject every other member."""
     for member in source:
-        place = folder / member.name
+        target = folder / member.name
         if not member.isfile() or ".." in Path(member.name).parts or Path(member.name).is_absolute():
             raise OpsError(
-                f"the archive holds {member.name!r}, which is no plain file below the cache.", remedy="do not use it"
+                f"The archive holds {member.name!r}, which is not a regular file below the cache.",
+                remedy="do not use this archive",
             )
-        place.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         content = source.extractfile(member)
         assert content is not None
-        with place.open("wb") as stream:
+        with target.open("wb") as stream:
             shutil.copyfileobj(content, stream)
-        place.chmod(member.mode & 0o755)
-        os.utime(place, (member.mtime, member.mtime))
+        target.chmod(member.mode & 0o755)
+        os.utime(target, (member.mtime, member.mtime))

@@ -1,4 +1,4 @@
-"""How a compile cache is made and proved, and what happens when what lies there does not work."""
+"""Prewarm of a compile cache: compile, check in a second process, and rebuild a cache that does not work."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from ..core.errors import OpsError
 from ..core.jobs import Progress
 from ..core.paths import Layout
 from ..run.trainer_command import Selection
-from . import cache, cache_archive, contents, swap
-from .cache import Place
-from .warmup import NotWarm, warm_up
+from . import backup, cache, cache_archive, manifest
+from .cache import CacheKey
+from .warmup import WarmupError, warm_up
 
 NEEDED_BYTES = 2 * disk.GIB
+SHAPE_FIELDS = ("device", "worker", "bucket")
 
 
 @dataclasses.dataclass(frozen=True)
 class Archive:
-    """An archive to begin with.
+    """Archive to restore before the prewarm.
 
     Args:
         path: the file on this box.
-        required: refuse to go on without it; else what speaks against it is said, and all of it compiled.
+        required: fail without it; otherwise report the reason and compile everything.
     """
 
     path: Path
@@ -38,144 +39,151 @@ class Archive:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
-    """One piece of work on one cache.
+class Prewarm:
+    """One prewarm of one cache.
 
     Args:
         layout: the box.
-        selection: what gets compiled.
-        where: the cache and the part of it.
-        progress: where it is told.
+        selection: the configuration to compile.
+        key: key of its cache.
+        progress: receives the progress lines.
     """
 
     layout: Layout
     selection: Selection
-    where: Place
+    key: CacheKey
     progress: Progress
 
     @property
     def folder(self) -> Path:
-        return self.layout.cache(self.where.cache_id)
+        """Folder of the cache."""
+        return self.layout.cache(self.key.cache_id)
 
     def warm_up(self, name: str) -> dict[str, Any]:
+        """Run one warm-up process and return its report."""
         return warm_up(self.layout, self.selection, self.folder, self.progress, name=name)
 
 
 def prewarm(
     layout: Layout,
     selection: Selection,
-    where: Place,
+    key: CacheKey,
     progress: Progress,
     *,
     wipe: bool = False,
     archive: Archive | None = None,
 ) -> dict[str, Any]:
-    """Make the cache warm for `selection` and prove it by a process of its own.
+    """Warm the cache for `selection` and check it in a second process.
 
-    A second caller waits for the first, then finds it warm. Files that are not what the record says are dropped and
-    made again. When a process fails over what is there, all of it is made anew once; the old cache is set aside when
-    that worked, and put back when that failed as well.
+    A second caller waits for the first, then finds the cache warm. Files that differ from the record are deleted and
+    rebuilt. When a process fails because of the cache, the whole cache is rebuilt once: the old cache is quarantined
+    if that succeeds and restored if it fails.
 
     Raises:
-        OpsError: no space, a cache of another user, an archive that does not fit, or a NotWarm from an empty cache.
+        OpsError: no space, a cache of another user, or an archive that does not fit.
+        WarmupError: an empty cache could not be warmed either.
     """
-    work = Work(layout, selection, where, progress)
-    with holding(layout, where.cache_id, progress):
-        end_orphans(layout, where.cache_id)
-        if swap.undo_killed(work.folder):
-            progress.say("an earlier wipe or restore was killed; the cache as it was before is back")
-        before = cache.look(layout, where)
-        cache.refuse_foreign(before, work.folder)
+    work = Prewarm(layout, selection, key, progress)
+    with cache_lock(layout, key.cache_id, progress):
+        terminate_orphans(layout, key.cache_id)
+        if backup.recover(work.folder):
+            progress.say("an earlier wipe or restore was killed; the previous cache is restored")
+        before = cache.inspect(layout, key)
+        cache.require_owned(before, work.folder)
         if before.warm and not wipe:
-            progress.say(f"cache {where.cache_id} is warm: {before.reason}")
-            return {"state": "warm", "changed": False, "cache_id": where.cache_id, "proof": dict(before.proof)}
+            progress.say(f"cache {key.cache_id} is warm: {before.reason}")
+            return _result(key, before.cache_check, changed=False)
         _require_space(layout)
-        progress.say(f"cache {where.cache_id} is {before.state}: {before.reason}")
+        progress.say(f"cache {key.cache_id} is {before.state}: {before.reason}")
         if wipe:
-            progress.say(f"making it anew; the old one stays until the new one is proved. {cache.WIPE_IS_RARE}")
-            with swap.replacing(work.folder):
-                return _make(work, cold=True)
-        made = _restored(work, archive) if archive else None
-        return made or _refilled(work, before)
+            progress.say(f"rebuilding it; the old one is kept until the new one is checked. {cache.WIPE_ADVICE}")
+            with backup.replacing(work.folder):
+                return _fill_and_check(work, cold=True)
+        restored = _restore(work, archive) if archive else None
+        return restored or _refill(work, before)
+
+
+def _result(key: CacheKey, cache_check: Mapping[str, Any], *, changed: bool) -> dict[str, Any]:
+    return {"state": "warm", "changed": changed, "cache_id": key.cache_id, "cache_check": dict(cache_check)}
 
 
 def _require_space(layout: Layout) -> None:
-    disk.require(
+    disk.require_space(
         layout.caches,
         NEEDED_BYTES,
         what="the compile cache",
-        remedy="free space (prune.yml) or put dflash_root on a larger mount",
+        remedy="free space (playbooks/prune.yml) or put dflash_root on a larger mount",
     )
 
 
-def end_orphans(layout: Layout, cache_id: str) -> None:
-    """End what killed prewarms of this cache left behind: nobody else may write into it now."""
+def terminate_orphans(layout: Layout, cache_id: str) -> None:
+    """Terminate processes left by killed prewarms of this cache, which could still write to it."""
     for folder in layout.jobs.glob(f"{cache.job_prefix(cache_id)}*"):
         if jobs.state_of(folder) == "dead":
-            jobs.clear_leftovers(layout, folder.name)
+            jobs.terminate_leftovers(layout, folder.name)
 
 
-def _restored(work: Work, archive: Archive) -> dict[str, Any] | None:
-    """Prove what an archive holds, in the place of what was there; None when that did not work, which was said."""
+def _restore(work: Prewarm, archive: Archive) -> dict[str, Any] | None:
+    """Restore and check an archive; return None after reporting the reason when it cannot be used."""
     try:
-        with swap.replacing(work.folder) as old:
-            cache_archive.unpack(archive.path, work.where, work.folder, old)
-            work.progress.say(f"restored {archive.path}; a process of this box now has to find all of it")
-            made_in = contents.read_record(work.folder).get("folder")
-            if made_in not in (None, str(work.folder)):
-                work.progress.say(f"it was made in {made_in}: what depends on that path is compiled again")
-            return _make(work, cold=False)
-    except NotWarm as error:
-        if error.blameless:
+        with backup.replacing(work.folder) as old:
+            cache_archive.unpack(archive.path, work.key, work.folder, old)
+            work.progress.say(f"restored {archive.path}; checking it in a process of this box")
+            origin = manifest.read_record(work.folder).get("folder")
+            if origin not in (None, str(work.folder)):
+                work.progress.say(f"it was built in {origin}: kernels that depend on the path are compiled again")
+            return _fill_and_check(work, cold=False)
+    except WarmupError as error:
+        if error.unrelated:
             raise
-        work.progress.say(f"what {archive.path} holds does not work here ({error.message}); going on without it")
+        work.progress.say(f"the cache in {archive.path} does not work here ({error.message}); continuing without it")
     except OpsError as error:
         if archive.required:
             raise
-        work.progress.say(f"{error.message} Going on without it")
+        work.progress.say(f"{error.message} Continuing without it.")
     return None
 
 
-def _refilled(work: Work, before: cache.Look) -> dict[str, Any]:
-    """Add to the cache what it lacks; when a process fails over what it holds, make it anew once."""
+def _refill(work: Prewarm, before: cache.CacheState) -> dict[str, Any]:
+    """Compile the missing shapes; when a process fails because of the cache, rebuild the whole cache once."""
     for name in before.damaged:
         (work.folder / name).unlink(missing_ok=True)
-        work.progress.say(f"dropped {name}: it is damaged")
-    cold = not contents.has_files(work.folder)
+        work.progress.say(f"deleted {name}: it is damaged")
+    cold = not manifest.has_files(work.folder)
     try:
-        return _make(work, cold=cold)
-    except NotWarm as error:
-        if cold or error.blameless:
+        return _fill_and_check(work, cold=cold)
+    except WarmupError as error:
+        if cold or error.unrelated:
             raise
-        aside = work.folder.with_name(f"{work.folder.name}.damaged-{int(time.time())}")
+        quarantine = work.folder.with_name(f"{work.folder.name}.damaged-{int(time.time())}")
         work.progress.say(
-            f"the cache as it was does not work ({error.message}); made anew once, and set aside as {aside.name} "
-            "when that works"
+            f"the existing cache does not work ({error.message}); rebuilding it once. If that succeeds, "
+            f"the existing one is kept as {quarantine.name}"
         )
-    with swap.replacing(work.folder) as old:
-        made = _make(work, cold=True)
-        os.rename(old, aside)
-    return made
+    with backup.replacing(work.folder) as old:
+        result = _fill_and_check(work, cold=True)
+        os.rename(old, quarantine)
+    return result
 
 
 @contextlib.contextmanager
-def holding(layout: Layout, cache_id: str, progress: Progress) -> Iterator[None]:
-    """Be the only one who makes this cache."""
+def cache_lock(layout: Layout, cache_id: str, progress: Progress) -> Iterator[None]:
+    """Hold the lock of a cache, after waiting for another prewarm of it."""
     layout.caches.mkdir(parents=True, exist_ok=True)
     handle = os.open(layout.caches / f".{cache_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress.say(f"another prewarm works on cache {cache_id}; waiting for it")
+            progress.say(f"another prewarm of cache {cache_id} is running; waiting for it")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
 
 
-def busy(layout: Layout, cache_id: str) -> bool:
-    """Tell whether somebody makes this cache now."""
+def is_locked(layout: Layout, cache_id: str) -> bool:
+    """Return whether a prewarm of this cache is running."""
     try:
         handle = os.open(layout.caches / f".{cache_id}.lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -189,49 +197,54 @@ def busy(layout: Layout, cache_id: str) -> bool:
     return False
 
 
-def _make(work: Work, *, cold: bool) -> dict[str, Any]:
-    """Warm up, then let a second process judge; write cache.json only after that.
+def _fill_and_check(work: Prewarm, *, cold: bool) -> dict[str, Any]:
+    """Fill the cache in one process, check it in a second one, then write cache.json.
 
-    A first process that misses nothing and makes no file is the judge itself, as it found all that another one made.
-    What its counters say is not enough: a kernel of C++ that is compiled again is no miss to them.
+    A first process that misses nothing and adds no file is itself the check of what an earlier process built. Its
+    miss counters are not sufficient, because a recompiled C++ kernel is not counted as a miss.
     """
     folder = work.folder
     folder.mkdir(parents=True, exist_ok=True)
-    there = set(contents.kept_files(folder))
-    first = work.warm_up("cold" if cold else "again")
-    made = set(contents.kept_files(folder)) - there
-    if not made and (first["misses"] == 0 or not there):
-        proof, filled = first, None
+    existing = set(manifest.content_files(folder))
+    first = work.warm_up("cold" if cold else "refill")
+    added = set(manifest.content_files(folder)) - existing
+    if not added and (first["misses"] == 0 or not existing):
+        check, filled = first, None
     else:
         work.progress.say(
-            f"compiled in {first['seconds']:.1f} s ({first['misses']} misses, {len(made)} files); "
-            "a second process has to find all of it"
+            f"compiled in {first['seconds']:.1f} s ({first['misses']} misses, {len(added)} files); "
+            "checking the cache in a second process"
         )
-        files.write_json(_unproved(work), {"seconds": first["seconds"]})
-        proof, filled = work.warm_up("proof"), first
-    if proof["misses"]:
-        raise NotWarm(
-            f"cache {work.where.cache_id} is not warm: a second process had {proof['misses']} misses "
-            f"({_counters(proof)}).",
-            remedy="look for `Bypassing FX Graph Cache` in the job's log; the shapes must not depend on the process",
+        files.write_json(_cold_time_file(work), {"seconds": first["seconds"]})
+        check, filled = work.warm_up("check"), first
+    if check["misses"]:
+        raise WarmupError(
+            f"Cache {work.key.cache_id} is not warm: a second process had {check['misses']} misses "
+            f"({_counters(check)}).",
+            remedy="search the job's log for `Bypassing FX Graph Cache`; shapes must not depend on the process",
         )
-    record = _record(work, proof=proof, filled=filled)
-    files.write_json(folder / contents.RECORD, record)
-    _unproved(work).unlink(missing_ok=True)
-    shape = record["shapes"][work.where.shape_id]
-    size = sum(row[0] for row in record["files"].values())
+    return _write_record(work, check=check, filled=filled)
+
+
+def _write_record(work: Prewarm, *, check: Mapping[str, Any], filled: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Write cache.json, report the times and return the result."""
+    record = _record(work, check=check, filled=filled)
+    files.write_json(work.folder / manifest.RECORD, record)
+    _cold_time_file(work).unlink(missing_ok=True)
+    shape = record["shapes"][work.key.shape_id]
+    size = disk.format_bytes(sum(row[0] for row in record["files"].values()))
     bypassed = f", {shape['bypassed']} graphs bypass it and compile at every start" if shape["bypassed"] else ""
-    work.progress.say(f"cache {work.where.cache_id} is warm: {timing(shape)}, 0 misses, {disk.human(size)}{bypassed}")
-    return {"state": "warm", "changed": True, "cache_id": work.where.cache_id, "proof": shape}
+    work.progress.say(f"cache {work.key.cache_id} is warm: {format_timing(shape)}, 0 misses, {size}{bypassed}")
+    return _result(work.key, shape, changed=True)
 
 
-def _unproved(work: Work) -> Path:
-    """Return where the time of a first process waits for the proof; a prewarm that is killed in between needs it."""
-    return work.folder / f".compiled-{work.where.shape_id}.tmp"
+def _cold_time_file(work: Prewarm) -> Path:
+    """Return the file that keeps the compile time until the check, in case the prewarm is killed in between."""
+    return work.folder / f".compiled-{work.key.shape_id}.tmp"
 
 
-def timing(shape: Mapping[str, Any]) -> str:
-    """Say both times of a proof; where all was found, made by another box or for other code, there is no first one."""
+def format_timing(shape: Mapping[str, Any]) -> str:
+    """Return the cold and the warm time as text, without the cold time when nothing had to be compiled."""
     cold, warm = shape.get("cold_seconds"), shape.get("warm_seconds")
     return (f"cold {cold:.1f} s, " if isinstance(cold, (int, float)) else "nothing to compile, ") + f"warm {warm:.1f} s"
 
@@ -240,39 +253,39 @@ def _counters(report: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in dict(report.get("counters") or {}).items())
 
 
-def _cold_seconds(work: Work, filled: Mapping[str, Any] | None, earlier: Mapping[str, Any]) -> float | None:
-    """Return how long these shapes took to compile: as it was first measured, for a refill takes less."""
-    waiting = files.read_json(_unproved(work))
-    candidates = (earlier.get("cold_seconds"), (waiting or {}).get("seconds"), (filled or {}).get("seconds"))
+def _cold_seconds(work: Prewarm, filled: Mapping[str, Any] | None, earlier: Mapping[str, Any]) -> float | None:
+    """Return the first measured compile time of these shapes, because a refill takes less time."""
+    pending = files.read_json(_cold_time_file(work))
+    candidates = (earlier.get("cold_seconds"), (pending or {}).get("seconds"), (filled or {}).get("seconds"))
     return next((float(value) for value in candidates if isinstance(value, (int, float))), None)
 
 
-def _record(work: Work, *, proof: Mapping[str, Any], filled: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the new cache.json: earlier shapes stay covered, since entries are addressed by content."""
-    where, selection = work.where, work.selection
-    old = contents.read_record(work.folder)
-    earlier = dict(old.get("shapes", {}).get(where.shape_id) or {})
+def _record(work: Prewarm, *, check: Mapping[str, Any], filled: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the new cache.json; earlier shapes stay covered, because entries are addressed by content."""
+    key, selection = work.key, work.selection
+    old = manifest.read_record(work.folder)
+    earlier = dict(old.get("shapes", {}).get(key.shape_id) or {})
     shape = {
         "config": selection.config,
         "overrides": list(selection.overrides),
         "release_id": selection.release_id,
         "cold_seconds": _cold_seconds(work, filled, earlier),
-        "warm_seconds": proof["seconds"],
-        "load_seconds": proof.get("load_seconds"),
-        "misses": proof["misses"],
-        "counters": dict(proof.get("counters") or {}),
-        "bypassed": int(dict(proof.get("counters") or {}).get("fxgraph_cache_bypass") or 0),
-        "covered": [{key: row.get(key) for key in ("device", "worker", "bucket")} for row in proof.get("shapes") or ()],
-        "torch": proof.get("torch"),
-        "proved_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "warm_seconds": check["seconds"],
+        "load_seconds": check.get("load_seconds"),
+        "misses": check["misses"],
+        "counters": dict(check.get("counters") or {}),
+        "bypassed": int(dict(check.get("counters") or {}).get("fxgraph_cache_bypass") or 0),
+        "covered": [{name: row.get(name) for name in SHAPE_FIELDS} for row in check.get("shapes") or ()],
+        "torch": check.get("torch"),
+        "checked_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     return {
-        "cache_id": where.cache_id,
-        "env_id": where.env_id,
-        "hardware": where.hardware,
+        "cache_id": key.cache_id,
+        "env_id": key.env_id,
+        "hardware": key.hardware,
         "folder": str(work.folder),
         "user": getpass.getuser(),
         "uid": os.getuid(),
-        "shapes": {**dict(old.get("shapes") or {}), where.shape_id: shape},
-        "files": contents.manifest(work.folder),
+        "shapes": {**dict(old.get("shapes") or {}), key.shape_id: shape},
+        "files": manifest.build(work.folder),
     }

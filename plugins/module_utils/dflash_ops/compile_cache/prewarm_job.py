@@ -1,4 +1,4 @@
-"""The detached work on a compile cache: restore, prewarm and prove, pack."""
+"""Detached job on a compile cache: restore, prewarm, check and pack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.jobs import Progress
 from ..core.paths import Layout
 from ..run.trainer_command import Selection
 from . import cache_archive, prewarm
-from .cache import Place
+from .cache import CacheKey
 from .prewarm import Archive
 
 ENTRY = "compile_cache.prewarm_job:job"
@@ -21,14 +21,14 @@ ENTRY = "compile_cache.prewarm_job:job"
 def arguments(
     layout: Layout,
     selection: Selection,
-    where: Place,
+    key: CacheKey,
     *,
     wipe: bool = False,
     archive: bool = False,
     restore: str = "",
     restore_required: bool = True,
 ) -> dict[str, Any]:
-    """Return what the job gets, as JSON."""
+    """Return the job's arguments, as JSON values."""
     return {
         "root": str(layout.root),
         "workspace": str(layout.workspace),
@@ -37,27 +37,29 @@ def arguments(
         "restore": restore,
         "restore_required": restore_required,
         "selection": dataclasses.asdict(selection),
-        "place": dataclasses.asdict(where),
+        "cache_key": dataclasses.asdict(key),
     }
 
 
-def name(where: Place, told: Mapping[str, Any]) -> str:
-    """Name the job: one for one piece of work, so that nobody attaches to less than was asked."""
-    return where.job_id(*(word for word in ("wipe", "archive", "restore") if told[word]))
+def name(key: CacheKey, arguments: Mapping[str, Any]) -> str:
+    """Return the name of the job; it includes the options, so that no caller attaches to a job that does less."""
+    return key.job_id(*(option for option in ("wipe", "archive", "restore") if arguments[option]))
 
 
-def job(told: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """Entry of the job."""
-    layout = Layout.of(told["root"], told["workspace"])
-    where, chosen = Place(**told["place"]), dict(told["selection"])
-    chosen["overrides"] = tuple(chosen["overrides"])
-    chosen["extra"] = tuple((name, value) for name, value in chosen["extra"])
-    archive = Archive(Path(told["restore"]), required=told["restore_required"]) if told["restore"] else None
-    made = prewarm.prewarm(layout, Selection(**chosen), where, progress, wipe=bool(told["wipe"]), archive=archive)
-    if told["archive"] and not cache_archive.current(layout, where):
-        with prewarm.holding(layout, where.cache_id, progress):
-            note = cache_archive.pack(layout, where)
-        progress.say(f"packed {note['path']}: {disk.human(note['bytes'])}, sha256 {note['sha256'][:12]}")
-        made = {**made, "changed": True}
-    packed = cache_archive.find(layout, where.cache_id)
-    return {**made, "shape_id": where.shape_id, "hardware": where.hardware, "archive": str(packed or "")}
+def job(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """Run the job: entry point for the job runner."""
+    layout = Layout.of(arguments["root"], arguments["workspace"])
+    key, fields = CacheKey(**arguments["cache_key"]), dict(arguments["selection"])
+    fields["overrides"] = tuple(fields["overrides"])
+    fields["extra"] = tuple((name, value) for name, value in fields["extra"])
+    selection = Selection(**fields)
+    restore = arguments["restore"]
+    archive = Archive(Path(restore), required=arguments["restore_required"]) if restore else None
+    result = prewarm.prewarm(layout, selection, key, progress, wipe=bool(arguments["wipe"]), archive=archive)
+    if arguments["archive"] and not cache_archive.is_current(layout, key):
+        with prewarm.cache_lock(layout, key.cache_id, progress):
+            packed = cache_archive.pack(layout, key)
+        progress.say(f"packed {packed['path']}: {disk.format_bytes(packed['bytes'])}, sha256 {packed['sha256'][:12]}")
+        result = {**result, "changed": True}
+    path = cache_archive.find(layout, key.cache_id)
+    return {**result, "shape_id": key.shape_id, "hardware": key.hardware, "archive": str(path or "")}

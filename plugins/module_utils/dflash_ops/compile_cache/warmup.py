@@ -1,4 +1,4 @@
-"""One process of the trainer that compiles and tunes every shape of a configuration, or finds all of it."""
+"""One warm-up process of the trainer, which compiles every shape of a configuration or loads it from the cache."""
 
 from __future__ import annotations
 
@@ -17,42 +17,51 @@ from ..monitor import failures
 from ..run import trainer_command
 from ..run.trainer_command import Selection
 
-FINISHED = re.compile(r"warmup (\d+)/(\d+) ")
-BEGUN = re.compile(r"compiling (\d+)/(\d+) ")
+SHAPE_DONE = re.compile(r"warmup (\d+)/(\d+) ")
+SHAPE_STARTED = re.compile(r"compiling (\d+)/(\d+) ")
 TAIL_LINES = 200
-# How the warm-up ends when no cache is to blame: a refused configuration, inputs, a lost GPU, ended from outside.
-BLAMELESS_CODES = (2, 3, 7, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
-BLAMELESS_NAMES = ("disk-full", "disk-error", "no-compiler", "gpu-out-of-memory")
+# Failures that the cache cannot cause: a rejected configuration, missing inputs, a lost GPU, a signal from outside.
+UNRELATED_EXIT_CODES = (2, 3, 7, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+UNRELATED_FAILURES = ("disk-full", "disk-error", "no-compiler", "gpu-out-of-memory")
 
 
-class NotWarm(OpsError):
-    """A process could not use the cache, or had to compile what the cache should have given it.
+class WarmupError(OpsError):
+    """A warm-up process failed, or had to compile shapes that the cache should have held.
 
     Args:
-        blameless: the cause cannot lie in the cache's files.
+        message: the problem.
+        remedy: its remedy.
+        unrelated: the cache's files cannot be the cause.
     """
 
-    def __init__(self, message: str, *, remedy: str = "", blameless: bool = False) -> None:
+    def __init__(self, message: str, *, remedy: str = "", unrelated: bool = False) -> None:
         super().__init__(message, remedy=remedy)
-        self.blameless = blameless
+        self.unrelated = unrelated
 
 
 def warm_up(layout: Layout, selection: Selection, folder: Path, progress: Progress, *, name: str) -> dict[str, Any]:
-    """Run the trainer's warm-up once in a process of its own; return its report.
+    """Run the trainer's warm-up once in a new process and return its report.
+
+    Args:
+        layout: the box.
+        selection: environment, release and configuration.
+        folder: the cache.
+        progress: receives the progress lines.
+        name: name of this process in the progress lines.
 
     Raises:
-        NotWarm: it fails, with the failure named from its output.
+        WarmupError: it fails, with the failure identified from its output.
     """
     report = folder / f".report-{name}.tmp"
     report.unlink(missing_ok=True)
     layout.tmp.mkdir(mode=0o700, exist_ok=True)
     argv = trainer_command.command(layout, selection, "warmup", "--cache-dir", str(folder), "--report", str(report))
-    values = trainer_command.environment(layout, selection, cache=folder)
-    values |= {key: os.environ[key] for key in (jobs.JOB_MARK,) if key in os.environ}
+    variables = trainer_command.environment(layout, selection, cache=folder)
+    variables |= {mark: os.environ[mark] for mark in (jobs.JOB_MARK,) if mark in os.environ}
     progress.say(f"{name}: starting the warm-up")
     child = subprocess.Popen(
         argv,
-        env=values,
+        env=variables,
         cwd=trainer_command.trainer_folder(layout, selection.release_id),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -67,42 +76,42 @@ def warm_up(layout: Layout, selection: Selection, folder: Path, progress: Progre
         if child.poll() is None:
             child.kill()
             child.wait()
-    value = files.read_json(report)
+    result = files.read_json(report)
     report.unlink(missing_ok=True)
-    if rc != 0 or not isinstance(value, dict) or not value.get("ok"):
+    if rc != 0 or not isinstance(result, dict) or not result.get("ok"):
         raise _failure(name, rc, "\n".join(tail), folder)
-    return value
+    return result
 
 
 def _follow(child: subprocess.Popen[str], progress: Progress, name: str) -> list[str]:
-    """Say each finished step, show the one at work, log the rest; return the last lines."""
+    """Report each finished shape, show the current one, log the other lines; return the last lines."""
     assert child.stdout is not None
     tail: list[str] = []
     for line in child.stdout:
         tail = [*tail[-TAIL_LINES:], line.rstrip()]
-        if match := FINISHED.match(line):
+        if match := SHAPE_DONE.match(line):
             progress.say(f"{name}: {line.strip()}", done=int(match.group(1)), total=int(match.group(2)))
             continue
-        if match := BEGUN.match(line):  # shown where it takes long
+        if match := SHAPE_STARTED.match(line):  # printed only when the shape takes long
             progress.show(f"{name}: {line.strip()}", done=int(match.group(1)) - 1, total=int(match.group(2)))
         print(line.rstrip(), flush=True)
     return tail
 
 
-def _failure(name: str, rc: int, output: str, folder: Path) -> NotWarm:
-    told = failures.explain(output)[0]
-    if told["name"] == "unknown" and rc < 0:
-        told = failures.problem(
-            "killed", f"signal {-rc} ended it", "run the same playbook again; dmesg shows whether memory ran out"
+def _failure(name: str, rc: int, output: str, folder: Path) -> WarmupError:
+    failure = failures.explain(output)[0]
+    if failure["name"] == "unknown" and rc < 0:
+        failure = failures.problem(
+            "killed", f"it was killed by signal {-rc}", "run the same playbook again; dmesg shows an out-of-memory kill"
         )
-    if told["name"] == "disk-full":  # the catalogue speaks of a run's checkpoints
-        told = failures.problem(
+    if failure["name"] == "disk-full":  # the catalogue's remedy is about the checkpoints of a run
+        failure = failures.problem(
             "disk-full",
             f"no space left on {disk.mount_of(folder)} (for {folder}) or {disk.mount_of(folder.parents[1] / 'tmp')}",
-            "free some (playbooks/prune.yml shows what can go), or put dflash_root on a larger mount",
+            "free space (playbooks/prune.yml lists candidates), or put dflash_root on a larger mount",
         )
-    return NotWarm(
-        f"the warm-up ({name}) ended with rc {rc}: {told['name']}: {told['message']}",
-        remedy=told["remedy"],
-        blameless=rc in BLAMELESS_CODES or told["name"] in BLAMELESS_NAMES,
+    return WarmupError(
+        f"The warm-up ({name}) ended with rc {rc}: {failure['name']}: {failure['message']}",
+        remedy=failure["remedy"],
+        unrelated=rc in UNRELATED_EXIT_CODES or failure["name"] in UNRELATED_FAILURES,
     )

@@ -1,1 +1,1 @@
-"""Building blocks of every operation: files, disk, processes, tmux, GPUs, jobs and the operator lock."""
+"""Building blocks of the operations: files, disk, processes, tmux, GPUs, jobs and the operator lock."""

@@ -1,4 +1,4 @@
-"""May we write there, and is there space: asked of the folder and mount where the bytes will really land."""
+"""Free space and write permission, checked at the folder and mount that receive the data."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def existing_parent(path: Path) -> Path:
-    """Return `path` or its nearest folder that exists, links followed."""
-    spot = Path(os.path.realpath(path))
-    while not spot.is_dir():
-        spot = spot.parent
-    return spot
+    """Return `path` or its nearest existing parent folder, with symlinks resolved."""
+    folder = Path(os.path.realpath(path))
+    while not folder.is_dir():
+        folder = folder.parent
+    return folder
 
 
 def mount_of(path: Path) -> Path:
-    """Return the mount point that holds `path`."""
-    spot = existing_parent(path)
-    while not spot.is_mount() and spot != spot.parent:
-        spot = spot.parent
-    return spot
+    """Return the mount point of `path`."""
+    folder = existing_parent(path)
+    while not folder.is_mount() and folder != folder.parent:
+        folder = folder.parent
+    return folder
 
 
 def free_bytes(path: Path) -> int:
-    """Return what an ordinary user may still write below `path`."""
+    """Return the bytes that an ordinary user can still write below `path`."""
     return shutil.disk_usage(existing_parent(path)).free
 
 
-def human(count: float) -> str:
-    """Return bytes as a short text in binary units."""
+def format_bytes(count: float) -> str:
+    """Return a number of bytes as text in binary units."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -45,74 +45,81 @@ def human(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-def require(path: Path, needed: int, *, what: str, remedy: str) -> None:
-    """Refuse when the mount of `path` has less than `needed` bytes.
+def require_space(path: Path, needed: int, *, what: str, remedy: str) -> None:
+    """Require free space on the mount of `path`.
+
+    Args:
+        path: the file or folder to write.
+        needed: bytes.
+        what: subject of the message.
+        remedy: remedy of the message.
 
     Raises:
-        OpsError: naming the mount, what is free and what is needed.
+        OpsError: naming the mount, the free and the needed bytes.
     """
     free = free_bytes(path)
     if free < needed:
         raise OpsError(
-            f"{what} needs {human(needed)} on {mount_of(path)} (for {path}), which has {human(free)} free.",
+            f"{what} needs {format_bytes(needed)} on {mount_of(path)} (for {path}), "
+            f"which has {format_bytes(free)} free.",
             remedy=remedy,
         )
 
 
-def refuse_file(path: Path, variable: str) -> None:
-    """Refuse a folder that is a file, or lies below one.
+def require_not_file(path: Path, variable: str) -> None:
+    """Require that neither `path` nor one of its parents is a file or a dangling symlink.
 
     Raises:
-        OpsError: naming it.
+        OpsError: naming the file.
     """
-    for one in (path, *path.parents):
-        if os.path.lexists(one) and not one.is_dir():
-            what = "a file" if one.exists() else "a link to nothing"
-            raise OpsError(f"{variable}={path}: {one} is {what}.", remedy=f"set {variable} to a folder")
+    for each in (path, *path.parents):
+        if os.path.lexists(each) and not each.is_dir():
+            kind = "a file" if each.exists() else "a dangling symlink"
+            raise OpsError(f"{variable}={path}: {each} is {kind}.", remedy=f"set {variable} to a folder")
 
 
-def refuse_unwritable(layout: Layout, *, make: bool) -> None:
-    """Refuse a root or workspace that this user cannot fill, before anything else is done there.
+def require_writable(layout: Layout, *, create: bool) -> None:
+    """Require that this user can write to the root and the workspace, before anything else is done there.
 
     Args:
         layout: the box.
-        make: make the folders, which is the only proof that they can be made; False only looks.
+        create: create missing folders, the only reliable test that this is possible; False only checks permissions.
 
     Raises:
         OpsError: naming the variable.
     """
     for path, variable in ((layout.root, "dflash_root"), (layout.workspace, "dflash_workspace")):
-        refuse_file(path, variable)
-        if make:
+        require_not_file(path, variable)
+        if create:
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise OpsError(
-                    f"{variable}={path} cannot be made: {error.strerror} ({error.filename}).",
-                    remedy=_elsewhere(variable),
+                    f"{variable}={path} cannot be created: {error.strerror} ({error.filename}).",
+                    remedy=_writable_remedy(variable),
                 ) from error
-        spot = existing_parent(path)
-        if not os.access(spot, os.W_OK | os.X_OK):
+        folder = existing_parent(path)
+        if not os.access(folder, os.W_OK | os.X_OK):
             raise OpsError(
-                f"{variable}={path}: this user (uid {os.geteuid()}) cannot write to {spot}.",
-                remedy=_elsewhere(variable),
+                f"{variable}={path}: this user (uid {os.geteuid()}) cannot write to {folder}.",
+                remedy=_writable_remedy(variable),
             )
 
 
-def _elsewhere(variable: str) -> str:
-    return f"set {variable} to a folder that the user who logs in can write to, or give that user this one"
+def _writable_remedy(variable: str) -> str:
+    return f"set {variable} to a folder that the login user can write to, or make that user its owner"
 
 
-def named(error: OSError, layout: Layout) -> OpsError | None:
-    """Return what a full or forbidden folder means for the operator; None for any other error."""
+def explain_os_error(error: OSError, layout: Layout) -> OpsError | None:
+    """Return the operator's message for a full disk or a missing permission; None for any other error."""
     path = Path(os.fsdecode(error.filename)) if error.filename else layout.root
     inside = layout.workspace != layout.root and path.is_relative_to(layout.workspace)
     variable = "dflash_workspace" if inside else "dflash_root"
     if error.errno in FULL:
         return OpsError(
             f"The disk is full: {error.strerror} ({path}, on {mount_of(path)}).",
-            remedy=f"free some (playbooks/prune.yml shows what can go), or set {variable} to a folder on another mount",
+            remedy=f"free space (playbooks/prune.yml lists candidates), or set {variable} to a folder on another mount",
         )
     if error.errno in FORBIDDEN:
-        return OpsError(f"{path} cannot be written: {error.strerror}.", remedy=_elsewhere(variable))
+        return OpsError(f"{path} cannot be written: {error.strerror}.", remedy=_writable_remedy(variable))
     return None

@@ -1,14 +1,14 @@
-"""The one error class of the package, carrying what an operator needs."""
+"""Error class of the package: a message and a remedy for the operator."""
 from __future__ import annotations
 
 
 class OpsError(Exception):
-    """Something the operator must know: what is wrong, and what to do about it.
+    """Problem that the operator has to solve.
 
     Args:
-        message: what is wrong, naming the variable, file or process.
-        remedy: what to change or type; empty when there is nothing to do but read the message.
-        facts: structured details that a caller may print or record.
+        message: the problem, naming the variable, file or process.
+        remedy: a setting to change or a command to run; empty if there is none.
+        facts: structured details for a caller to print or record.
     """
 
     def __init__(self, message: str, *, remedy: str = "", facts: dict[str, object] | None = None) -> None:

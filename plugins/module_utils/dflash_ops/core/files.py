@@ -1,4 +1,4 @@
-"""Files written so that a reader sees the old content or the new one, never half of either."""
+"""Atomic file writes, reads that tolerate damage, and hashes of files and trees."""
 from __future__ import annotations
 
 import hashlib
@@ -20,7 +20,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Replace `path` with `data` in one rename, durable, with exactly `mode` whatever the umask."""
+    """Replace `path` with `data` in one durable rename, with exactly `mode` regardless of the umask."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
@@ -42,12 +42,12 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
-    """Replace `path` with `value` as indented JSON, keys in their given order."""
+    """Replace `path` with `value` as indented JSON, keeping the order of the keys."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", mode=mode)
 
 
 def read_json(path: Path) -> Any | None:
-    """Return the parsed file; None when it is absent, unreadable as JSON, or half written."""
+    """Return the parsed file; None when it is missing or not valid JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -55,7 +55,7 @@ def read_json(path: Path) -> Any | None:
 
 
 def read_tail(path: Path, limit: int = 65536) -> str:
-    """Return at most the last `limit` bytes of `path` as text; bytes that are no UTF-8 become marks."""
+    """Return at most the last `limit` bytes of `path` as text; invalid UTF-8 is replaced."""
     try:
         with path.open("rb") as stream:
             stream.seek(0, os.SEEK_END)
@@ -66,16 +66,16 @@ def read_tail(path: Path, limit: int = 65536) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes in hex, reading it in pieces."""
+    """Return the SHA-256 of a file's bytes in hex, reading it in chunks."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
     return digest.hexdigest()
 
 
 def walk_files(top: Path) -> Iterator[Path]:
-    """Yield every file and link below `top`, sorted, without following links into folders."""
+    """Yield every file and symlink below `top`, sorted, without following symlinks to folders."""
     for folder, names, files in os.walk(top):
         names.sort()
         links = [name for name in names if (Path(folder) / name).is_symlink()]
@@ -97,9 +97,9 @@ def tree_hash(top: Path) -> str:
 
 
 def replace_link(link: Path, target: Path) -> None:
-    """Point `link` at `target` in one rename."""
-    spare = link.with_name(f".{link.name}.{os.getpid()}.tmp")
-    spare.unlink(missing_ok=True)
-    spare.symlink_to(target)
-    os.replace(spare, link)
+    """Point the symlink `link` at `target` in one rename."""
+    temporary = link.with_name(f".{link.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    os.replace(temporary, link)
     fsync_folder(link.parent)

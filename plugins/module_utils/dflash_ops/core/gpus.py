@@ -1,4 +1,4 @@
-"""GPUs: what nvidia-smi says, what the device files say, who holds memory, and whether an allocation really works."""
+"""GPUs: nvidia-smi, device files, processes that use GPU memory, and a test allocation."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .paths import SYSTEM_PATH, Layout, home
 QUERY = ("index", "uuid", "name", "driver_version", "memory.total", "memory.used", "utilization.gpu")
 SMI_SECONDS = 20
 PROBE_SECONDS = 180
-FOREIGN_MIB = 1024  # a bare CUDA context and the driver's own share stay below this
+FOREIGN_MIB = 1024  # above a bare CUDA context and the driver's own use
 DEVICE_FILE = re.compile(r"nvidia\d+")
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """One GPU as nvidia-smi lists it; numbers are None where it printed none."""
+    """GPU as listed by nvidia-smi; a number is None when nvidia-smi did not print it."""
 
     index: int
     uuid: str
@@ -37,7 +37,7 @@ class Gpu:
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """A process that holds GPU memory, as far as this PID namespace can see it."""
+    """Process that uses GPU memory and is visible in this PID namespace."""
 
     uuid: str
     pid: int
@@ -47,12 +47,12 @@ class Holder:
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """What could be found out.
+    """Result of a survey of the GPUs.
 
     Args:
         state: `ok`, `none` (the box has no NVIDIA GPU), or `unknown` (nvidia-smi failed, hung or printed an error).
-        gpus: those listed.
-        holders: processes with GPU memory.
+        gpus: listed GPUs.
+        holders: processes that use GPU memory.
         device_files: number of /dev/nvidiaN.
         problems: one sentence each.
     """
@@ -64,6 +64,7 @@ class Survey:
     problems: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the fields."""
         return dataclasses.asdict(self)
 
 
@@ -73,7 +74,7 @@ def _number(text: str) -> int | None:
 
 
 def parse_gpus(text: str) -> tuple[list[Gpu], list[str]]:
-    """Split the answer of `--query-gpu` into GPUs and lines that are no GPU (errors printed with rc 0)."""
+    """Return the GPUs in the output of `--query-gpu`, and the other lines (errors printed with rc 0)."""
     found, odd = [], []
     for line in filter(None, (line.strip() for line in text.splitlines())):
         cells = [cell.strip() for cell in line.split(",")]
@@ -87,26 +88,26 @@ def parse_gpus(text: str) -> tuple[list[Gpu], list[str]]:
 
 
 def parse_holders(text: str) -> list[Holder]:
-    """Split the answer of `--query-compute-apps=gpu_uuid,pid,process_name,used_memory`."""
+    """Return the processes in the output of `--query-compute-apps=gpu_uuid,pid,process_name,used_memory`."""
     rows = ([cell.strip() for cell in line.split(",")] for line in text.splitlines())
     return [Holder(row[0], int(row[1]), row[2], _number(row[3])) for row in rows if len(row) == 4 and row[1].isdigit()]
 
 
 def survey(*, nvidia_smi: str = "", dev: Path = Path("/dev"), seconds: float = SMI_SECONDS) -> Survey:
-    """Ask nvidia-smi and count device files; never raises, never waits longer than `seconds` a question."""
+    """Query nvidia-smi and count device files, without raising, at most `seconds` for each query."""
     files = len([name for name in os.listdir(dev) if DEVICE_FILE.fullmatch(name)]) if dev.is_dir() else 0
     tool = nvidia_smi or shutil.which("nvidia-smi", path=SYSTEM_PATH) or ""
     if not tool:
         missing = f"{files} /dev/nvidiaN files exist, but nvidia-smi is missing"
         return Survey(state="unknown", device_files=files, problems=(missing,)) if files else Survey(state="none")
-    answer, problem = _ask([tool, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"], seconds)
+    answer, problem = _query([tool, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"], seconds)
     if problem:
         return Survey(state="unknown", device_files=files, problems=(problem,))
     found, odd = parse_gpus(answer)
-    problems = [f"nvidia-smi answered rc 0 with: {line}" for line in odd]
+    problems = [f"nvidia-smi printed with rc 0: {line}" for line in odd]
     if files and len(found) != files:
         problems.append(f"nvidia-smi lists {len(found)} of {files} GPUs that have a device file")
-    apps, problem = _ask(
+    apps, problem = _query(
         [tool, "--query-compute-apps=gpu_uuid,pid,process_name,used_memory", "--format=csv,noheader,nounits"], seconds
     )
     problems += [problem] if problem else []
@@ -114,23 +115,23 @@ def survey(*, nvidia_smi: str = "", dev: Path = Path("/dev"), seconds: float = S
     return Survey(state, tuple(found), tuple(parse_holders(apps)), files, tuple(problems))
 
 
-def _ask(argv: Sequence[str], seconds: float) -> tuple[str, str]:
-    """Return (output, problem) of one question to nvidia-smi."""
-    done = _ended(argv, {"PATH": SYSTEM_PATH, "LANG": "C"}, seconds)
+def _query(argv: Sequence[str], seconds: float) -> tuple[str, str]:
+    """Return (output, problem) of one nvidia-smi query."""
+    done = _run(argv, {"PATH": SYSTEM_PATH, "LANG": "C"}, seconds)
     if done is None:
-        return "", f"nvidia-smi gave no answer in {seconds:g} s (a GPU or the driver hangs)"
+        return "", f"nvidia-smi did not answer within {seconds:g} s (a GPU or the driver hangs)"
     if isinstance(done, OSError):
         return "", f"nvidia-smi could not be started: {done}"
     if done.returncode != 0:
-        said = truncate.shortened((done.stdout + done.stderr).strip(), 300)
-        return "", f"nvidia-smi failed with rc {done.returncode}: {said}"
+        output = truncate.shorten((done.stdout + done.stderr).strip(), 300)
+        return "", f"nvidia-smi failed with rc {done.returncode}: {output}"
     return done.stdout, ""
 
 
-def _ended(
+def _run(
     argv: Sequence[str], environment: Mapping[str, str], seconds: float
 ) -> subprocess.CompletedProcess[str] | OSError | None:
-    """Run a program to its end; None when it hung and was killed, the error when it could not be started."""
+    """Run a program; return None when it hung and was killed, and the error when it could not be started."""
     try:
         return subprocess.run(
             argv,
@@ -149,28 +150,28 @@ def _ended(
 
 
 def indices(needs: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return which GPUs a configuration uses, from its needs: the devices it names, else the first so many."""
+    """Return the GPU indices that a configuration needs: the devices it names, otherwise the first GPUs."""
     named = {int(device.partition(":")[2] or 0) for device in needs.get("devices") or () if device.startswith("cuda")}
     return tuple(sorted(named)) or tuple(range(int(needs.get("gpus") or 0)))
 
 
 def foreign_memory(found: Survey, used: Collection[int], *, own_pids: Collection[int] = ()) -> list[str]:
-    """Name each of the `used` GPUs whose memory somebody else holds, and the holder where it can be seen.
+    """Return one problem for each of the `used` GPUs whose memory another process uses.
 
-    nvidia-smi inside a container lists no process of another PID namespace, so an empty list proves nothing:
-    the amount used decides.
+    nvidia-smi inside a container does not list processes of other PID namespaces. Therefore the amount of used memory
+    is checked too.
     """
     problems = []
     for gpu in (gpu for gpu in found.gpus if gpu.index in used):
         others = [holder for holder in found.holders if holder.uuid == gpu.uuid and holder.pid not in own_pids]
         if others:
             names = ", ".join(f"{holder.name} (pid {holder.pid}, {holder.used_mib or '?'} MiB)" for holder in others)
-            problems.append(f"GPU {gpu.index} is held by {names}")
-    return problems if own_pids else [*problems, *(unseen_text(gpu) for gpu in unseen(found, used))]
+            problems.append(f"GPU {gpu.index} is used by {names}")
+    return problems if own_pids else [*problems, *(hidden_usage_text(gpu) for gpu in hidden_usage(found, used))]
 
 
-def unseen(found: Survey, used: Collection[int]) -> list[Gpu]:
-    """Return those of the `used` GPUs whose memory is in use by no process that can be seen from here."""
+def hidden_usage(found: Survey, used: Collection[int]) -> list[Gpu]:
+    """Return those of the `used` GPUs whose memory is used, but not by a process visible in this PID namespace."""
     seen = {holder.uuid for holder in found.holders}
     return [
         gpu
@@ -179,18 +180,19 @@ def unseen(found: Survey, used: Collection[int]) -> list[Gpu]:
     ]
 
 
-def unseen_text(gpu: Gpu) -> str:
+def hidden_usage_text(gpu: Gpu) -> str:
+    """Return the problem for a GPU with hidden memory usage."""
     return (
-        f"GPU {gpu.index} has {gpu.used_mib} MiB in use by a process that cannot be seen from here "
+        f"GPU {gpu.index} has {gpu.used_mib} MiB in use by a process that is not visible from here "
         "(another container or the host)"
     )
 
 
 def count_problem(found: Survey, used: Sequence[int]) -> str:
-    """Name the GPUs that the configuration uses and the box lacks; empty when all are there and none is lost."""
-    there = [gpu.index for gpu in found.gpus]
-    missing = [index for index in used if index not in there]
-    lost = len(there) < found.device_files
+    """Return the problem when the box lacks GPUs of the configuration or lost one; empty when there is none."""
+    present = [gpu.index for gpu in found.gpus]
+    missing = [index for index in used if index not in present]
+    lost = len(present) < found.device_files
     if not used or (found.state == "ok" and not missing and not lost):
         return ""
     uses = f"the configuration uses {_devices(missing or used)}"
@@ -198,11 +200,11 @@ def count_problem(found: Survey, used: Sequence[int]) -> str:
         return f"{uses}, and the GPUs could not be counted: {'; '.join(found.problems)}"
     lacks = "which the box lacks" if missing else "and a GPU of the box is lost"
     reason = f" ({'; '.join(found.problems)})" if found.problems else ""
-    return f"{uses}, {lacks}: it has {_devices(there) or 'none'}{reason}"
+    return f"{uses}, {lacks}: it has {_devices(present) or 'none'}{reason}"
 
 
 def _devices(numbers: Sequence[int]) -> str:
-    """Write GPUs as a configuration names them, many of a row as `cuda:0 to cuda:7`."""
+    """Return GPUs as device names, a long range as `cuda:0 to cuda:7`."""
     if len(numbers) > 2 and numbers[-1] - numbers[0] + 1 == len(numbers):
         return f"cuda:{numbers[0]} to cuda:{numbers[-1]}"
     return ", ".join(f"cuda:{number}" for number in numbers)
@@ -230,15 +232,15 @@ def probe_allocation(
     dev: Path = Path("/dev"),
     extra: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Allocate and add on each of the `used` GPUs with the environment's own torch; return what went wrong."""
+    """Allocate and sum a tensor on each of the `used` GPUs with the environment's torch; return the problems."""
     if not used:
         return []
     argv = [str(layout.python(env_id)), "-I", "-c", PROBE, json.dumps(list(used))]
     values = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": home()}
     values |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(extra or {})}
-    done = _ended(argv, values, PROBE_SECONDS)
+    done = _run(argv, values, PROBE_SECONDS)
     if done is None:
-        return [f"an allocation on {len(used)} GPUs did not end in {PROBE_SECONDS} s" + uvm_hint(dev)]
+        return [f"an allocation on {len(used)} GPUs did not finish within {PROBE_SECONDS} s" + uvm_hint(dev)]
     if isinstance(done, OSError):
         return [f"the environment's python could not be started: {done}"]
     try:
@@ -247,14 +249,14 @@ def probe_allocation(
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return [f"the allocation probe ended with rc {done.returncode}: {last}" + uvm_hint(dev)]
     return [
-        f"GPU {row['index']} takes no allocation: {row['error'] or 'wrong sum'}" + uvm_hint(dev)
+        f"GPU {row['index']} fails an allocation: {row['error'] or 'wrong sum'}" + uvm_hint(dev)
         for row in rows
         if not row["ok"]
     ]
 
 
 def uvm_hint(dev: Path = Path("/dev")) -> str:
-    """Name the usual cause of a working nvidia-smi with a failing CUDA: a missing nvidia-uvm device."""
+    """Return the usual cause of CUDA failing while nvidia-smi works: a missing nvidia-uvm device."""
     missing = [name for name in ("nvidia-uvm", "nvidiactl") if not (dev / name).exists()]
     if not missing:
         return ""
@@ -263,5 +265,5 @@ def uvm_hint(dev: Path = Path("/dev")) -> str:
 
 
 def model(found: Survey) -> str:
-    """Return the one name that stands for the GPUs of this box; empty without GPUs."""
+    """Return one name for the GPU models of this box; empty without GPUs."""
     return " + ".join(sorted({gpu.name for gpu in found.gpus}))

@@ -1,9 +1,9 @@
-"""Long tasks that outlive the module call that started them.
+"""Detached jobs, which keep running after the module call that started them.
 
-A job is a folder `jobs/<job_id>/`: job.json (who runs), log (all output), lines (what an operator sees live),
-progress.json (the newest state) and exit.json (written last). Its runner is a process of its own session which holds
-a lock on `jobs/.<job_id>.lock` for as long as it lives, so a second caller attaches instead of starting another, and a
-runner that was killed is known to be dead. Arguments travel over a pipe: what is secret in them is never on disk.
+A job is a folder `jobs/<job_id>/`: job.json (the runner's process), log (all output), lines (printed live to the
+operator), progress.json (current state) and exit.json (written last). The runner has its own session and holds a lock
+on `jobs/.<job_id>.lock` while it is running. A second caller therefore attaches instead of starting another runner, and
+a killed runner is detected. Arguments are sent over a pipe, so that secrets in them are never written to disk.
 """
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ from .paths import SYSTEM_PATH, Layout, home
 
 PACKAGE = __package__.rpartition(".")[0]
 JOB_MARK = "DFLASH_JOB"
-STOPS = "stop-"  # what the job that stops a run is named
+STOP_PREFIX = "stop-"  # name of a job that stops a run
 START_SECONDS = 30.0
-LOOK_SECONDS = 0.1
-LAST_WORDS_SECONDS = 0.3
+POLL_SECONDS = 0.1
+FINAL_LINES_SECONDS = 0.3
 PROXY_NAMES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
-GOOD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from dflash_ops.core.jobs import runner_main; runner_main()"
+JOB_ID_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv[1]); from dflash_ops.core.jobs import runner_main; runner_main()"
 
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What is known of a job at one moment.
+    """State of a job at one moment.
 
     Args:
-        job_id: its name.
-        state: absent, running, done, failed (it said so) or dead (its runner is gone without a word).
-        attached: the job was already running when the caller asked for it.
+        job_id: name of the job.
+        state: absent, running, done, failed (reported by the runner) or dead (the runner ended without a report).
+        attached: the job was already running when the caller requested it.
         elapsed: seconds since it started.
-        progress: the newest {"line", "done", "total", "elapsed"}.
-        lines: what was said since the caller's offset.
-        offset: where the next `poll` goes on reading.
-        exit: {"ok", "result", "message", "remedy", "facts", "seconds", "finished_at"} once it ended.
-        log: path of the whole output.
-        log_tail: its end, when the job failed or died.
+        progress: the current {"line", "done", "total", "elapsed"}.
+        lines: new lines since the caller's offset.
+        offset: offset for the next `poll`.
+        exit: {"ok", "result", "message", "remedy", "facts", "seconds", "finished_at"} after it ended.
+        log: path of the log with all output.
+        log_tail: end of the log if the job failed or is dead.
     """
 
     job_id: str
@@ -72,35 +72,37 @@ class Snapshot:
     log_tail: str = ""
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the fields."""
         return dataclasses.asdict(self)
 
 
 class Progress:
-    """How a job tells what it does. Owner: the runner."""
+    """Progress reports of a job, written by its runner."""
 
-    def __init__(self, folder: Path, *, least_pause: float = 0.5) -> None:
+    def __init__(self, folder: Path, *, min_interval: float = 0.5) -> None:
         self.folder = folder
-        self.least_pause = least_pause
+        self.min_interval = min_interval
         self.started = time.monotonic()
         self.written = 0.0
 
     def elapsed(self) -> float:
+        """Return the seconds since the start."""
         return time.monotonic() - self.started
 
     def say(self, line: str, *, done: int | None = None, total: int | None = None) -> None:
-        """Show one line to the operator, keep it in the log, and make it the newest state."""
+        """Print one line to the operator, log it, and make it the current state."""
         with (self.folder / "lines").open("a", encoding="utf-8") as stream:
             stream.write(line.replace("\n", " ") + "\n")
         print(f"[{self.elapsed():.1f} s] {line}", flush=True)
         self.show(line, done=done, total=total)
 
     def update(self, line: str, *, done: int | None = None, total: int | None = None) -> None:
-        """Make this the newest state, at most once per `least_pause` seconds: for things that move all the time."""
-        if time.monotonic() - self.written >= self.least_pause:
+        """Make this the current state, at most once every `min_interval` seconds, for frequent changes."""
+        if time.monotonic() - self.written >= self.min_interval:
             self.show(line, done=done, total=total)
 
     def show(self, line: str, *, done: int | None = None, total: int | None = None) -> None:
-        """Make this the newest state: what is at work now, told when it takes long."""
+        """Make this the current state, which is printed only when no new line follows for some seconds."""
         self.written = time.monotonic()
         state = {"line": line, "done": done, "total": total, "elapsed": round(self.elapsed(), 1),
                  "updated_at": time.time()}
@@ -108,20 +110,20 @@ class Progress:
 
 
 def plain_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the explicit environment a job starts from: nothing of the caller's but a proxy and its home."""
+    """Return the explicit environment of a job: only the proxy variables and the home come from the caller."""
     kept = {name: value for name, value in os.environ.items() if name.lower() in PROXY_NAMES}
     base = {"PATH": SYSTEM_PATH, "HOME": home(), "LANG": "C.UTF-8", "PYTHONNOUSERSITE": "1"}
     return {**kept, **base, **(extra or {})}
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return a plain environment for what must not outlive this job: with the mark by which a rerun finds it."""
+    """Return the environment for child processes of this job, with the mark by which a later run of it finds them."""
     mark = os.environ.get(JOB_MARK)
     return plain_environment({**({JOB_MARK: mark} if mark else {}), **(extra or {})})
 
 
 def package_sources() -> dict[str, bytes]:
-    """Return the files of this very package, from its folder or from the archive Ansible sent."""
+    """Return the source files of this package, from its folder or from the archive that Ansible sent."""
     return dict(_sources_below(importlib.resources.files(PACKAGE), ""))
 
 
@@ -134,30 +136,30 @@ def _sources_below(folder: Any, prefix: str) -> Iterator[tuple[str, bytes]]:
 
 
 def install_package(layout: Layout) -> Path:
-    """Copy this package to `ops/<hash>/dflash_ops`, where it stays when the module is gone; return `ops/<hash>`."""
+    """Copy this package to `ops/<hash>/dflash_ops`, because Ansible deletes the module's copy; return `ops/<hash>`."""
     sources = package_sources()
     digest = hashlib.sha256()
     for name in sorted(sources):
         digest.update(name.encode() + b"\0" + sources[name] + b"\0")
-    place = layout.ops / digest.hexdigest()[:16]
-    if (place / "dflash_ops").is_dir():
-        return place
-    aside = layout.ops / f".{place.name}.{os.getpid()}"
-    shutil.rmtree(aside, ignore_errors=True)
+    target = layout.ops / digest.hexdigest()[:16]
+    if (target / "dflash_ops").is_dir():
+        return target
+    staging = layout.ops / f".{target.name}.{os.getpid()}"
+    shutil.rmtree(staging, ignore_errors=True)
     for name, data in sources.items():
-        target = aside / "dflash_ops" / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
+        file = staging / "dflash_ops" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
     try:
-        os.rename(aside, place)
-    except OSError:  # another call was faster; its copy is the same bytes
-        shutil.rmtree(aside, ignore_errors=True)
-    return place
+        os.rename(staging, target)
+    except OSError:  # a concurrent call created an identical copy
+        shutil.rmtree(staging, ignore_errors=True)
+    return target
 
 
 @contextlib.contextmanager
 def try_lock(layout: Layout, job_id: str) -> Iterator[int | None]:
-    """Yield a descriptor that holds the job's lock, or None when its runner (or another starter) has it."""
+    """Yield a descriptor that holds the job's lock, or None when its runner or another caller has it."""
     layout.jobs.mkdir(parents=True, exist_ok=True)
     handle = os.open(layout.jobs / f".{job_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -173,7 +175,7 @@ def try_lock(layout: Layout, job_id: str) -> Iterator[int | None]:
 
 
 def recorded_process(folder: Path) -> processes.Process | None:
-    """Return the runner named in job.json; None when there is none or it is of another boot."""
+    """Return the runner recorded in job.json; None when there is none or it ran before a reboot."""
     job = files.read_json(folder / "job.json")
     if not job or job.get("boot_id") != processes.boot_id():
         return None
@@ -186,26 +188,26 @@ def state_of(folder: Path) -> str:
         return "absent"
     process = recorded_process(folder)
     running = process is not None and processes.alive(process)
-    ended = files.read_json(folder / "exit.json")  # read after the look, so an end in between is seen
+    ended = files.read_json(folder / "exit.json")  # read after the check, so that an end in between is noticed
     if ended:
         return "done" if ended.get("ok") else "failed"
     return "running" if running else "dead"
 
 
 def read_lines(folder: Path, offset: int) -> tuple[list[str], int]:
-    """Return the whole lines after byte `offset`, and the offset behind them."""
+    """Return the complete lines after byte `offset`, and the offset after them."""
     try:
         with (folder / "lines").open("rb") as stream:
             stream.seek(offset)
             data = stream.read()
     except OSError:
         return [], offset
-    whole = data[: data.rfind(b"\n") + 1]
-    return whole.decode(errors="replace").splitlines(), offset + len(whole)
+    complete = data[: data.rfind(b"\n") + 1]
+    return complete.decode(errors="replace").splitlines(), offset + len(complete)
 
 
 def snapshot(layout: Layout, job_id: str, *, offset: int = 0, attached: bool = False) -> Snapshot:
-    """Return what is known of a job now."""
+    """Return the current state of a job."""
     folder = layout.job(job_id)
     state = state_of(folder)
     lines, after = read_lines(folder, offset)
@@ -219,52 +221,59 @@ def snapshot(layout: Layout, job_id: str, *, offset: int = 0, attached: bool = F
 
 
 def poll(layout: Layout, job_id: str, *, offset: int = 0, wait: float = 0.0) -> Snapshot:
-    """Return a snapshot, waiting up to `wait` seconds for something new to be said or for the end.
+    """Return a snapshot, after waiting up to `wait` seconds for a new line or the end of the job.
 
-    What was said may be a job's last words: it gets a moment to end, which saves the caller another look.
+    A new line may be the last one, so the job gets a moment to end, which saves the caller another call.
     """
-    heard, deadline = False, time.monotonic() + wait
+    has_lines, deadline = False, time.monotonic() + wait
     while True:
         now = snapshot(layout, job_id, offset=offset)
-        if now.lines and not heard:
-            heard, deadline = True, min(deadline, time.monotonic() + LAST_WORDS_SECONDS)
+        if now.lines and not has_lines:
+            has_lines, deadline = True, min(deadline, time.monotonic() + FINAL_LINES_SECONDS)
         if now.state != "running" or time.monotonic() >= deadline:
             return now
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
-def mark_of(layout: Layout, job_id: str) -> str:
-    """Name this job of this root in this process table: another root or container may have the same job."""
+def job_mark(layout: Layout, job_id: str) -> str:
+    """Return the mark of this job, which includes the root and the PID namespace to be unique."""
     return f"{processes.pid_namespace()} {layout.job(job_id)}"
 
 
-def clear_leftovers(layout: Layout, job_id: str) -> None:
-    """End what a killed runner left behind; it would go on writing into a folder that is about to be made anew."""
-    marked = processes.marked(mark_of(layout, job_id), mark=JOB_MARK)
-    left = [process for process in marked if process.pid != os.getpid()]
-    processes.send(left, signal.SIGTERM)
-    left = processes.wait_gone(left, 5.0)
-    processes.send(left, signal.SIGKILL)
-    if processes.wait_gone(left, 10.0):
-        pids = ", ".join(str(process.pid) for process in left)
-        raise OpsError(f"Processes of an earlier job {job_id} do not end: {pids}.",
-                       remedy="look at them with ps; they wait for a disk")
+def terminate_leftovers(layout: Layout, job_id: str) -> None:
+    """Terminate processes left by a killed runner, which would keep writing to the folder of the next run.
+
+    Raises:
+        OpsError: a process does not exit.
+    """
+    marked = processes.find_marked(job_mark(layout, job_id), mark=JOB_MARK)
+    leftovers = [process for process in marked if process.pid != os.getpid()]
+    processes.send_signal(leftovers, signal.SIGTERM)
+    leftovers = processes.wait_for_exit(leftovers, 5.0)
+    processes.send_signal(leftovers, signal.SIGKILL)
+    if processes.wait_for_exit(leftovers, 10.0):
+        pids = ", ".join(str(process.pid) for process in leftovers)
+        raise OpsError(f"Processes of an earlier job {job_id} do not exit: {pids}.",
+                       remedy="inspect them with ps; they wait for a disk")
 
 
 def start_or_attach(layout: Layout, job_id: str, entry: str, arguments: Mapping[str, Any], *, title: str = "",
                     environment: Mapping[str, str] | None = None) -> Snapshot:
-    """Start a job, or attach to it when it already runs.
+    """Start a job, or attach to it when it is already running.
 
     Args:
-        layout: where the box's folders are.
-        job_id: one name for one piece of work; the same work asked twice must get the same name.
-        entry: `module:function` inside this package; called as function(arguments, progress), returns a JSON object.
-        arguments: what the function gets; JSON, may hold secrets.
-        title: what the job does, for people.
-        environment: more variables for the runner, beside the plain ones.
+        layout: the box.
+        job_id: name of the job; the same work must always have the same name.
+        entry: `module:function` in this package; called as function(arguments, progress), returns a JSON object.
+        arguments: JSON arguments of the function; may contain secrets.
+        title: description of the job for people.
+        environment: additional variables of the runner.
+
+    Raises:
+        OpsError: the name is invalid, the runner does not start, or another process holds the job's lock.
     """
-    if not GOOD_ID.fullmatch(job_id):
-        raise OpsError(f"Job name {job_id!r} has characters that a folder name must not have.")
+    if not JOB_ID_RULE.fullmatch(job_id):
+        raise OpsError(f"Job name {job_id!r} has characters that are not allowed in a folder name.")
     folder = layout.job(job_id)
     deadline = time.monotonic() + START_SECONDS
     while True:
@@ -276,23 +285,23 @@ def start_or_attach(layout: Layout, job_id: str, entry: str, arguments: Mapping[
         if state == "running":
             return snapshot(layout, job_id, attached=True)
         if state == "dead":
-            clear_leftovers(layout, job_id)
+            terminate_leftovers(layout, job_id)
         if time.monotonic() > deadline:
-            raise OpsError(f"Job {job_id} is held by a process that neither runs it nor ends.",
-                           remedy=f"see who holds {layout.jobs / f'.{job_id}.lock'} (fuser) and end it")
+            raise OpsError(f"The lock of job {job_id} is held by a process that is not its runner.",
+                           remedy=f"find the process with fuser {layout.jobs / f'.{job_id}.lock'} and terminate it")
         time.sleep(0.1)
 
 
 def _absolute(layout: Layout, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a job the folders themselves: its plain environment may expand ~ to another home than the caller's."""
+    """Return the arguments with absolute folders, because the job may expand ~ to another home than the caller."""
     folders = {"root": str(layout.root), "workspace": str(layout.workspace)}
     return {**arguments, **{name: folder for name, folder in folders.items() if name in arguments}}
 
 
 def _start(layout: Layout, job_id: str, lock: int, *, message: dict[str, Any],
            environment: Mapping[str, str] | None) -> Snapshot:
-    """Start the runner and wait until it has written job.json. The lock passes to the runner."""
-    clear_leftovers(layout, job_id)
+    """Start the runner, which inherits the lock, and wait until it has written job.json."""
+    terminate_leftovers(layout, job_id)
     folder = layout.job(job_id)
     previous = layout.job(f"{job_id}.previous")
     if folder.exists():
@@ -300,9 +309,9 @@ def _start(layout: Layout, job_id: str, lock: int, *, message: dict[str, Any],
         os.rename(folder, previous)
     folder.mkdir(parents=True)
     token = secrets.token_hex(8)
-    argv = [sys.executable, "-I", "-B", "-c", BOOT, str(install_package(layout)), str(folder), str(lock)]
+    argv = [sys.executable, "-I", "-B", "-c", BOOTSTRAP, str(install_package(layout)), str(folder), str(lock)]
     with (folder / "log").open("ab") as log:
-        marked = {**(environment or {}), JOB_MARK: mark_of(layout, job_id)}
+        marked = {**(environment or {}), JOB_MARK: job_mark(layout, job_id)}
         child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd="/", start_new_session=True,
                                  pass_fds=(lock,), env=plain_environment(marked))
     assert child.stdin is not None
@@ -319,20 +328,20 @@ def _start(layout: Layout, job_id: str, lock: int, *, message: dict[str, Any],
 
 
 def stop_job(layout: Layout, job_id: str, *, seconds: float = 10.0) -> bool:
-    """End a running job and its children; tell whether there was one."""
+    """Terminate a running job and its children; return whether it was running."""
     process = recorded_process(layout.job(job_id))
     if process is None or not processes.alive(process):
         return False
-    processes.send([process], signal.SIGTERM)
-    if processes.wait_gone([process], seconds):
-        processes.send([process], signal.SIGKILL)
-        processes.wait_gone([process], seconds)
-    clear_leftovers(layout, job_id)
+    processes.send_signal([process], signal.SIGTERM)
+    if processes.wait_for_exit([process], seconds):
+        processes.send_signal([process], signal.SIGKILL)
+        processes.wait_for_exit([process], seconds)
+    terminate_leftovers(layout, job_id)
     return True
 
 
 def runner_main() -> None:
-    """Be the runner: read the message, record who runs, do the work, write exit.json."""
+    """Run a job in the runner process: read the message, write job.json, call the function, write exit.json."""
     folder, lock = Path(sys.argv[2]), int(sys.argv[3])
     os.set_inheritable(lock, False)
     message = json.loads(sys.stdin.buffer.read())
@@ -340,42 +349,43 @@ def runner_main() -> None:
     os.dup2(null, 0)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _on_term)
-    me = processes.look(os.getpid())
-    assert me is not None
-    files.write_json(folder / "job.json", {**{name: message[name] for name in ("job_id", "entry", "title", "token")},
-                                           **me.as_dict(), "boot_id": processes.boot_id(), "started_at": time.time(),
-                                           "python": sys.executable})
+    this_process = processes.find(os.getpid())
+    assert this_process is not None
+    request = {name: message[name] for name in ("job_id", "entry", "title", "token")}
+    runner = {**this_process.as_dict(), "boot_id": processes.boot_id(), "started_at": time.time()}
+    files.write_json(folder / "job.json", {**request, **runner, "python": sys.executable})
     progress = Progress(folder)
-    ended = _outcome(message, progress)
+    ended = _run_entry(message, progress)
     ended.update(seconds=round(progress.elapsed(), 2), finished_at=time.time())
     files.write_json(folder / "exit.json", ended)
     sys.exit(0 if ended["ok"] else 1)
 
 
 class Stopped(BaseException):
-    """SIGTERM came. Not an Exception: work that goes on after an error of one of its ways must not go on after this."""
+    """SIGTERM was received. It is not an Exception, so code that retries after errors does not catch it."""
 
 
 def _on_term(_number: int, _frame: FrameType | None) -> None:
     raise Stopped
 
 
-def _outcome(message: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _run_entry(message: dict[str, Any], progress: Progress) -> dict[str, Any]:
     module_name, _, function_name = message["entry"].partition(":")
     try:
         function = getattr(importlib.import_module(f"{PACKAGE}.{module_name}"), function_name)
         return {"ok": True, "result": function(message["arguments"], progress)}
     except Stopped:
-        return {"ok": False, "message": "The job was told to stop (SIGTERM).",
-                "remedy": "run the playbook again: it starts anew", "facts": {}}
+        return {"ok": False, "message": "The job was asked to stop (SIGTERM).",
+                "remedy": "run the playbook again to restart the job", "facts": {}}
     except OpsError as error:
         print(str(error), flush=True)
         return {"ok": False, "message": error.message, "remedy": error.remedy, "facts": error.facts}
     except Exception as error:
         print(traceback.format_exc(), flush=True)
-        told = disk.named(error, _layout_of(message["arguments"])) if isinstance(error, OSError) else None
-        if told is not None:
-            return {"ok": False, "message": told.message, "remedy": told.remedy, "facts": {}}
+        layout = _layout_of(message["arguments"])
+        explained = disk.explain_os_error(error, layout) if isinstance(error, OSError) else None
+        if explained is not None:
+            return {"ok": False, "message": explained.message, "remedy": explained.remedy, "facts": {}}
         return {"ok": False, "message": f"{type(error).__name__}: {error}", "remedy": f"see {progress.folder / 'log'}",
                 "facts": {}}
 

@@ -1,4 +1,4 @@
-"""Processes known by pid and start time, and by a mark in their environment; never by a pattern."""
+"""Processes, identified by pid and start time or by a variable in their environment, never by a name pattern."""
 from __future__ import annotations
 
 import dataclasses
@@ -15,35 +15,36 @@ RUN_FOLDER = "DFLASH_RUN_DIR"
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """One process, safe against pid reuse.
+    """Process identity that is safe against pid reuse.
 
     Args:
         pid: process id in this PID namespace.
-        start_ticks: clock ticks after boot when it started (field 22 of /proc/PID/stat).
+        start_ticks: start time in clock ticks after boot (field 22 of /proc/PID/stat).
     """
 
     pid: int
     start_ticks: int
 
     def as_dict(self) -> dict[str, int]:
+        """Return the fields."""
         return {"pid": self.pid, "start_ticks": self.start_ticks}
 
 
 def boot_id() -> str:
-    """Name this boot of the box; start ticks mean nothing across two boots.
+    """Return an id of this boot of the box, because start ticks cannot be compared across boots.
 
-    The kernel's id alone would be the host's: a container that restarts gets a new process 1 only.
+    The id includes the start time of process 1: a restarted container keeps the boot id of the host's kernel.
     """
     try:
         kernel = (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         kernel = ""
-    first = look(1)
-    return f"{kernel}/{first.start_ticks}" if first else kernel
+    init = find(1)
+    return f"{kernel}/{init.start_ticks}" if init else kernel
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the state on (index 0); None when there is no such process."""
+    """Return the fields of /proc/PID/stat, starting with the state (index 0); None when the process does not exist."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -51,8 +52,8 @@ def stat_fields(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
-def look(pid: int) -> Process | None:
-    """Return the live process `pid`; None when it is gone or only a zombie."""
+def find(pid: int) -> Process | None:
+    """Return the running process `pid`; None when it does not exist or is a zombie."""
     fields = stat_fields(pid)
     if fields is None or fields[0] in "ZX":
         return None
@@ -60,12 +61,12 @@ def look(pid: int) -> Process | None:
 
 
 def alive(process: Process) -> bool:
-    """Tell whether this very process (not another with its pid) still runs."""
-    return look(process.pid) == process
+    """Return whether this process, not another one with its pid, is still running."""
+    return find(process.pid) == process
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Return the environment a process was started with; empty when it may not be read."""
+    """Return the environment a process was started with; empty when it is not readable."""
     try:
         raw = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -75,28 +76,29 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def all_pids() -> list[int]:
+    """Return the pids of all processes, sorted."""
     return sorted(int(name) for name in os.listdir(PROC) if name.isdigit())
 
 
-def marked(value: str, *, mark: str) -> list[Process]:
-    """Return every live process whose environment carries `mark`=`value`, also those that left the session."""
-    found = (look(pid) for pid in all_pids() if environment_of(pid).get(mark) == value)
+def find_marked(value: str, *, mark: str) -> list[Process]:
+    """Return every running process with `mark`=`value` in its environment, even outside the original session."""
+    found = (find(pid) for pid in all_pids() if environment_of(pid).get(mark) == value)
     return [process for process in found if process is not None]
 
 
 def pid_namespace(pid: int | str = "self") -> str:
-    """Name the process table a process lives in; empty when it may not be read."""
+    """Return the id of a process's PID namespace; empty when it is not readable."""
     try:
         return os.readlink(PROC / str(pid) / "ns/pid")
     except OSError:
         return ""
 
 
-def run_of(pid: int) -> Path | None:
-    """Return the folder of the run that a process belongs to, by its marks; None when it is of no run of this box.
+def run_folder_of(pid: int) -> Path | None:
+    """Return the folder of the run that a process belongs to; None when it does not belong to a run on this box.
 
-    A run's id is a time and a label: another root has the same soon, and a container's processes are seen from its
-    host under the same path. So the folder counts as well as the id, and the process table as well as the folder.
+    The run id alone is ambiguous: another root can have a run with the same id, and a host sees the processes of its
+    containers under the same path. Therefore the folder and the PID namespace are compared too.
     """
     values = environment_of(pid)
     run_id, folder = values.get(RUN_MARK), values.get(RUN_FOLDER)
@@ -105,24 +107,24 @@ def run_of(pid: int) -> Path | None:
     return Path(os.path.realpath(folder))
 
 
-def send(processes: Iterable[Process], number: signal.Signals) -> list[Process]:
-    """Signal each process that still is the one recorded; return those that were signalled."""
-    reached = []
+def send_signal(processes: Iterable[Process], number: signal.Signals) -> list[Process]:
+    """Signal each process that is still running; return the signalled ones."""
+    signalled = []
     for process in processes:
         if alive(process):
             try:
                 os.kill(process.pid, number)
-                reached.append(process)
+                signalled.append(process)
             except ProcessLookupError:
                 continue
-    return reached
+    return signalled
 
 
-def wait_gone(processes: Iterable[Process], seconds: float, *, pause: float = 0.1) -> list[Process]:
-    """Wait at most `seconds` for all to end; return those that still run."""
+def wait_for_exit(processes: Iterable[Process], seconds: float, *, pause: float = 0.1) -> list[Process]:
+    """Wait at most `seconds` for all processes to exit; return those that are still running."""
     deadline = time.monotonic() + seconds
-    left = [process for process in processes if alive(process)]
-    while left and time.monotonic() < deadline:
+    remaining = [process for process in processes if alive(process)]
+    while remaining and time.monotonic() < deadline:
         time.sleep(pause)
-        left = [process for process in left if alive(process)]
-    return left
+        remaining = [process for process in remaining if alive(process)]
+    return remaining

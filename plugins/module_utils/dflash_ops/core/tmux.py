@@ -1,4 +1,4 @@
-"""A tmux server of our own: own socket, own environment, exact names, and only sessions that carry our mark."""
+"""Private tmux server: separate socket and environment, exact session names, and only sessions that we marked."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .errors import OpsError
 
 MARK = "@dflash_run_id"
 NAME_RULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-SOCKET_LIMIT = 100  # bytes; the kernel takes 107 in sun_path and tmux adds to it while it starts
+SOCKET_LIMIT = 100  # bytes; sun_path holds 107 and tmux appends to the path during startup
 CLIENT_SECONDS = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """One tmux session.
+    """Tmux session.
 
     Args:
-        name: its exact name.
-        session_id: tmux's own id, like `$3`, which never matches by prefix.
-        run_id: the run it was started for; empty when it is not ours.
+        name: exact name.
+        session_id: tmux's id such as `$3`, which never matches by prefix.
+        run_id: the run it was started for; empty for a foreign session.
     """
 
     name: str
@@ -34,7 +34,11 @@ class Session:
 
 
 def check_name(name: str) -> str:
-    """Return `name` when tmux keeps it as it is; `.` and `:` would silently become `_`."""
+    """Return `name` if tmux keeps it unchanged; it silently replaces `.` and `:` by `_`.
+
+    Raises:
+        OpsError: tmux would change or misread the name.
+    """
     if not NAME_RULE.fullmatch(name):
         raise OpsError(
             f"training_run_session is {name!r}, which tmux would change or misread.",
@@ -58,15 +62,15 @@ class Server:
     environment: Mapping[str, str]
 
     def command(self, *arguments: str) -> list[str]:
-        """Return the argv that speaks to this server and reads nobody's tmux.conf."""
+        """Return the command line for this server, which reads no tmux.conf."""
         return [self.binary, "-S", str(self.socket), "-f", os.devnull, *arguments]
 
     def attach_command(self, name: str) -> str:
-        """Return what a person types to see session `name`."""
+        """Return the command with which a person attaches to session `name`."""
         return f"tmux -S {shlex.quote(str(self.socket))} attach -t '={name}'"
 
     def sessions(self) -> list[Session]:
-        """Return the sessions of this server; none when no server listens."""
+        """Return the sessions of this server; empty when it is not running."""
         form = "\t".join(("#{session_name}", "#{session_id}", "#{" + MARK + "}"))
         done = self._call("list-sessions", "-F", form)
         if done.returncode != 0:
@@ -75,19 +79,19 @@ class Server:
         return [Session(*row) for row in rows if len(row) == 3]
 
     def find(self, name: str) -> Session | None:
-        """Return the session of exactly this name."""
+        """Return the session with exactly this name."""
         return next((session for session in self.sessions() if session.name == name), None)
 
     def start(self, name: str, argv: Sequence[str], *, run_id: str, folder: Path) -> Session:
-        """Start a detached session that runs `argv` and carries our mark.
+        """Start a detached session that runs `argv` and has our mark.
 
         Raises:
-            OpsError: the name is taken, the socket path is too long, or tmux refuses.
+            OpsError: the name is in use, the socket path is too long, or tmux fails.
         """
         self._check_socket()
-        taken = self.find(check_name(name))
-        if taken is not None:
-            raise self.taken(taken)
+        existing = self.find(check_name(name))
+        if existing is not None:
+            raise self.name_conflict(existing)
         done = self._call(
             *("new-session", "-d", "-P", "-F", "#{session_id}", "-s", name, "-x", "200", "-y", "50", "-c", str(folder)),
             *("--", *argv),
@@ -98,28 +102,28 @@ class Server:
         if not session_id:
             raise OpsError(
                 f"tmux could not start session {name}: {done.stderr.strip() or 'no reason given'}.",
-                remedy=f"try by hand: {' '.join(self.command('new-session', '-s', name))}",
+                remedy=f"try it manually: {' '.join(self.command('new-session', '-s', name))}",
             )
         return Session(name=name, session_id=session_id, run_id=run_id)
 
     def end(self, session: Session) -> bool:
-        """Kill one session that carries our mark; return whether it is gone."""
+        """Kill a session that has our mark; return whether it is gone."""
         found = self.find(session.name)
         if found is None or not found.run_id:
             return found is None
         self._call("kill-session", "-t", found.session_id)
         return self.find(session.name) is None
 
-    def taken(self, session: Session) -> OpsError:
-        """Return the refusal for a session of our name: ours with its run, or somebody else's, left alone."""
+    def name_conflict(self, session: Session) -> OpsError:
+        """Return the error for an existing session with the requested name, which is ours or a foreign one."""
         if session.run_id:
             return OpsError(
                 f"tmux session {session.name} already runs {session.run_id}.",
                 remedy="stop it with playbooks/stop.yml or replace it with relaunch.yml",
             )
         return OpsError(
-            f"a tmux session named {session.name} stands on {self.socket} and was not started by a launch; "
-            "it is left untouched.",
+            f"A tmux session named {session.name} exists on {self.socket} and was not started by a launch. "
+            "It was not changed.",
             remedy=f"close it ({self.attach_command(session.name)}) or set training_run_session to another name",
         )
 
@@ -128,7 +132,7 @@ class Server:
         if length > SOCKET_LIMIT:
             raise OpsError(
                 f"dflash_root is too long for a tmux socket: {self.socket} has {length} bytes, "
-                f"at most {SOCKET_LIMIT} work.",
+                f"at most {SOCKET_LIMIT} are possible.",
                 remedy="set dflash_root to a shorter path",
             )
 
@@ -149,5 +153,5 @@ class Server:
         except subprocess.TimeoutExpired as error:
             raise OpsError(
                 f"tmux on {self.socket} did not answer in {CLIENT_SECONDS} s.",
-                remedy="look whether its server process is stopped (state T) and end it by its pid",
+                remedy="check whether its server process is stopped (state T) and kill it by its pid",
             ) from error

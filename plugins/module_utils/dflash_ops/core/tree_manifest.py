@@ -1,7 +1,7 @@
-"""What is in an environment, file by file, and what differs from its record.
+"""Manifest of an environment's files, and the differences from a recorded manifest.
 
-A manifest maps each path below the environment to `[size, mtime in ns, SHA-256]`; a link has its target's text hashed.
-The fast check looks at names, sizes and times and hashes only what looks different; the full check hashes everything.
+A manifest maps each path below the environment to `[size, mtime in ns, SHA-256]`; for a symlink, its target is hashed.
+The fast check compares names, sizes and times and hashes only files that differ; the full check hashes all files.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from typing import Any
 
 Manifest = dict[str, list[Any]]
 RECORD_NAME = "env.json"
-OWN_PTH = "dflash_environment.pth"
-"""What a build puts into site-packages besides the wheels."""
-PIECE = 1 << 16
+BUILD_PTH = "dflash_environment.pth"
+"""File that a build adds to site-packages."""
+UNLISTED = "is not listed by any wheel"
+CHUNK_BYTES = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Drift:
-    """One difference between a record and the box.
+    """Difference between a record and the box.
 
     Args:
         kind: added, removed, edited, package, startup or base.
-        path: the file below the environment, or what differs.
-        detail: what it is, in words.
+        path: the file below the environment, or the name of the item.
+        detail: the difference as text.
     """
 
     kind: str
@@ -42,7 +43,7 @@ class Drift:
 
 
 def scan(top: Path) -> dict[str, os.stat_result]:
-    """Return each file and link below `top` with its stat, without env.json."""
+    """Return the stat of each file and symlink below `top`, without env.json."""
     found: dict[str, os.stat_result] = {}
     waiting = [("", str(top))]
     while waiting:
@@ -58,24 +59,24 @@ def scan(top: Path) -> dict[str, os.stat_result]:
 
 
 def digest(path: Path | str) -> str:
-    """Return the SHA-256 of a file's bytes, or of a link's target."""
+    """Return the SHA-256 of a file's content, or of a symlink's target."""
     if os.path.islink(path):
         return hashlib.sha256(os.readlink(path).encode()).hexdigest()
     found = hashlib.sha256()
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:  # small pieces: a buffer of a megabyte for each of 30 000 small files costs a fifth of the time
-        while piece := os.read(handle, PIECE):
-            found.update(piece)
+    try:  # small chunks: a buffer of 1 MiB for each of 30 000 small files takes a fifth of the time
+        while chunk := os.read(handle, CHUNK_BYTES):
+            found.update(chunk)
     finally:
         os.close(handle)
     return found.hexdigest()
 
 
 def digests(top: Path, names: Iterable[str], *, threads: int | None = None) -> dict[str, str]:
-    """Return name to SHA-256, hashing on all cores."""
-    wanted = sorted(names)
+    """Return the SHA-256 of each file, hashed on all cores."""
+    ordered = sorted(names)
     workers = threads or os.cpu_count() or 1
-    parts = [wanted[start :: workers * 8] for start in range(workers * 8)]
+    parts = [ordered[start :: workers * 8] for start in range(workers * 8)]
 
     def part_digests(part: list[str]) -> list[tuple[str, str]]:
         return [(name, digest(f"{top}/{name}")) for name in part]
@@ -85,11 +86,11 @@ def digests(top: Path, names: Iterable[str], *, threads: int | None = None) -> d
 
 
 def manifest(top: Path, stats: Mapping[str, os.stat_result] | None = None) -> Manifest:
-    """Return the manifest of what is below `top`.
+    """Return the manifest of all files below `top`.
 
     Args:
         top: the environment.
-        stats: the files that a scan found there; a new scan when it is not given.
+        stats: result of a scan; by default a new scan.
     """
     stats = scan(top) if stats is None else stats
     hashes = digests(top, stats)
@@ -97,9 +98,9 @@ def manifest(top: Path, stats: Mapping[str, os.stat_result] | None = None) -> Ma
 
 
 def fingerprint(recorded: Manifest) -> str:
-    """Return one SHA-256 over paths and contents, the same wherever the same wheels were installed.
+    """Return one SHA-256 over paths and contents, equal for all installations of the same wheels.
 
-    Left out is what holds times: bytecode, uv's notes about local files, and RECORD, which lists those notes.
+    Files that contain times are excluded: bytecode, uv's cache information, and RECORD, which lists the latter.
     """
     found = hashlib.sha256()
     for name, (_, _, hash_) in sorted(recorded.items()):
@@ -109,7 +110,7 @@ def fingerprint(recorded: Manifest) -> str:
 
 
 def record_problems(site: Path, recorded: Manifest, *, prefix: str) -> list[str]:
-    """Compare installed files with the lists inside their wheels (RECORD): a damaged cache shows here.
+    """Compare installed files with the RECORD of their wheels, which detects a damaged package cache.
 
     Args:
         site: the site-packages folder.
@@ -123,25 +124,25 @@ def record_problems(site: Path, recorded: Manifest, *, prefix: str) -> list[str]
             listed.add(path)
             if not claimed.startswith("sha256="):
                 continue
-            wanted = base64.urlsafe_b64decode(claimed[7:] + "=" * (-len(claimed[7:]) % 4)).hex()
-            held = recorded.get(path)
-            if held is None:
+            expected = base64.urlsafe_b64decode(claimed[7:] + "=" * (-len(claimed[7:]) % 4)).hex()
+            entry = recorded.get(path)
+            if entry is None:
                 problems.append(f"{path} of {record.parent.name} is missing")
-            elif held[2] != wanted:
-                problems.append(f"{path}: sha256 {held[2]}, its wheel says {wanted}")
+            elif entry[2] != expected:
+                problems.append(f"{path}: sha256 {entry[2]}, its wheel records {expected}")
     return problems + [
-        f"{path} is in no wheel's list" for path in sorted(recorded.keys() - listed) if _is_of_a_wheel(path, prefix)
+        f"{path} {UNLISTED}" for path in sorted(recorded.keys() - listed) if _must_come_from_wheel(path, prefix)
     ]
 
 
-def _is_of_a_wheel(path: str, prefix: str) -> bool:
-    """Tell whether only a wheel can have brought a file: not what a build writes itself."""
-    own = (f"{prefix}{OWN_PTH}", f"{prefix}_virtualenv.py", f"{prefix}_virtualenv.pth")
+def _must_come_from_wheel(path: str, prefix: str) -> bool:
+    """Return whether a file must come from a wheel, because a build does not write it."""
+    own = (f"{prefix}{BUILD_PTH}", f"{prefix}_virtualenv.py", f"{prefix}_virtualenv.pth")
     return path.startswith(prefix) and path not in own
 
 
 def packages(site: Path) -> dict[str, str]:
-    """Return the name and version of each installed distribution, from the names of its folder."""
+    """Return the name and version of each installed distribution, taken from the name of its folder."""
     found = {}
     for folder in site.glob("*.dist-info"):
         name, _, version = folder.name[: -len(".dist-info")].partition("-")
@@ -150,56 +151,56 @@ def packages(site: Path) -> dict[str, str]:
 
 
 def compare(top: Path, recorded: Manifest, *, full: bool) -> list[Drift]:
-    """Return what differs from the manifest.
+    """Return the differences from a manifest.
 
     Args:
         top: the environment.
         recorded: its manifest.
-        full: hash every file, not only those whose size or time differs.
+        full: hash every file, not only files with a different size or time.
     """
     stats = scan(top)
     drift = [Drift("removed", name, "was installed") for name in recorded.keys() - stats.keys()]
     drift += [_added(name) for name in stats.keys() - recorded.keys()]
     both = stats.keys() & recorded.keys()
-    suspect = {name for name in both if full or _looks_different(stats[name], recorded[name])}
+    suspect = {name for name in both if full or _stat_differs(stats[name], recorded[name])}
     hashes = digests(top, suspect)
     drift += [
         Drift("edited", name, f"{recorded[name][0]} bytes in the record, {stats[name].st_size} now")
         for name in suspect
         if hashes[name] != recorded[name][2]
     ]
-    return sorted(drift, key=lambda one: (one.kind != "package", one.kind, one.path))
+    return sorted(drift, key=lambda item: (item.kind != "package", item.kind, item.path))
 
 
-def _looks_different(now: os.stat_result, then: list[Any]) -> bool:
+def _stat_differs(now: os.stat_result, then: list[Any]) -> bool:
     return now.st_size != then[0] or now.st_mtime_ns != then[1]
 
 
 def _added(name: str) -> Drift:
     last = name.rpartition("/")[2]
     if last.endswith(".pth") or last in ("sitecustomize.py", "usercustomize.py"):
-        return Drift("startup", name, "is run by every start of this python, and is in no lock")
+        return Drift("startup", name, "is run at every start of this python, and is not in the lockfile")
     if last == "METADATA" and name.rpartition("/")[0].endswith(".dist-info"):
-        return Drift("package", name.split("/")[-2][: -len(".dist-info")], "is installed, and is in no lock")
-    return Drift("added", name, "is in no lock")
+        return Drift("package", name.split("/")[-2][: -len(".dist-info")], "is installed, and is not in the lockfile")
+    return Drift("added", name, "is not in the lockfile")
 
 
-def folded(drift: list[Drift]) -> list[Drift]:
-    """Fold many files of one added or removed folder into one line."""
+def fold(drift: list[Drift]) -> list[Drift]:
+    """Combine many files of one added or removed folder into one item."""
     groups: dict[tuple[str, str], list[Drift]] = {}
-    for one in drift:
-        parts = one.path.split("/")
-        site = "/".join(parts[: parts.index("site-packages") + 2]) if "site-packages" in parts[:-1] else one.path
-        groups.setdefault((one.kind, site), []).append(one)
+    for item in drift:
+        parts = item.path.split("/")
+        site = "/".join(parts[: parts.index("site-packages") + 2]) if "site-packages" in parts[:-1] else item.path
+        groups.setdefault((item.kind, site), []).append(item)
     lines = []
-    for (kind, place), members in groups.items():
+    for (kind, path), members in groups.items():
         if len(members) > 3 and kind in ("added", "removed"):
-            lines.append(Drift(kind, place, f"{len(members)} files, such as {members[0].path}"))
+            lines.append(Drift(kind, path, f"{len(members)} files, such as {members[0].path}"))
         else:
             lines += members
     return lines
 
 
-def stat_base(paths: Iterable[Path]) -> dict[str, str]:
-    """Return path to SHA-256 of the files outside the environment that every start of its python runs."""
+def base_digests(paths: Iterable[Path]) -> dict[str, str]:
+    """Return the SHA-256 of each file outside the environment that every start of its python runs."""
     return {str(path): digest(path) for path in paths if path.is_file()}

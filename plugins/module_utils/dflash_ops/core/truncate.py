@@ -1,22 +1,24 @@
-"""What is too long to be told whole, and says that it is cut."""
+"""Shortened lists and texts that show that something was left out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
-def listed(items: Sequence[str], most: int, *, between: str = "; ") -> str:
-    """Return the first `most` items in one line, and how many more there are."""
-    more = [f"and {len(items) - most} more"] if len(items) > most else []
-    return between.join([*items[:most], *more])
+def join_items(items: Sequence[str], limit: int, *, separator: str = "; ") -> str:
+    """Join the first `limit` items in one line, followed by the number of the others."""
+    return separator.join([*items[:limit], *_remainder(items, limit)])
 
 
-def first_lines(items: Sequence[str], most: int, *, indent: str = "") -> list[str]:
-    """Return the first `most` items, a line each, and a line that says how many more there are."""
-    more = [f"{indent}and {len(items) - most} more"] if len(items) > most else []
-    return [*items[:most], *more]
+def first_lines(items: Sequence[str], limit: int, *, indent: str = "") -> list[str]:
+    """Return the first `limit` items as lines, followed by a line with the number of the others."""
+    return [*items[:limit], *(indent + text for text in _remainder(items, limit))]
 
 
-def shortened(text: str, most: int) -> str:
-    """Return at most `most` characters of a text; `...` stands for the rest."""
-    return text if len(text) <= most else text[: most - 3] + "..."
+def _remainder(items: Sequence[str], limit: int) -> list[str]:
+    return [f"and {len(items) - limit} more"] if len(items) > limit else []
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return at most `limit` characters of a text, ending in `...` if it was cut."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -98,7 +98,7 @@ def require_space(layout: Layout, spec: Spec) -> None:
     for path, needed, what in needs:
         mount = disk.mount_of(path)
         by_mount[mount] = by_mount.get(mount, 0) + needed
-        disk.require(
+        disk.require_space(
             path,
             by_mount[mount],
             what=what,
@@ -125,7 +125,7 @@ class DamagedCache(OpsError):
 
     def __init__(self, problems: list[str], packages: list[str]) -> None:
         super().__init__(
-            f"{len(problems)} installed file(s) differ from their wheels: {truncate.listed(problems, 10)}.",
+            f"{len(problems)} installed file(s) differ from their wheels: {truncate.join_items(problems, 10)}.",
             remedy="the disk or uv's cache is damaged: check the disk, remove python_env_cache_dir, run again",
         )
         self.packages = packages
@@ -142,7 +142,7 @@ def install(workdir: Path, spec: Spec, status: Status, uv: Uv) -> None:
     lock = without_inherited(spec.lock) if spec.inherits else spec.lock
     install_pins(workdir, spec, sources.plan(lock, spec.sources, python=status.python.short), uv)
     inherited = f"{status.python.purelib}\n" if spec.inherits else ""
-    (site_packages(workdir) / tree_manifest.OWN_PTH).write_text(NO_BYTECODE + inherited)
+    (site_packages(workdir) / tree_manifest.BUILD_PTH).write_text(NO_BYTECODE + inherited)
     (workdir / ".lock").unlink(missing_ok=True)
 
 
@@ -252,7 +252,7 @@ def manifest_with_bytecode(workdir: Path, installed: tree_manifest.Manifest) -> 
 
 def damaged_packages(site: Path, problems: list[str]) -> list[str]:
     """Return the packages with damaged files; an empty list means all, when a file belongs to no package."""
-    if any(problem.endswith("is in no wheel's list") for problem in problems):
+    if any(problem.endswith(tree_manifest.UNLISTED) for problem in problems):
         return []
     text = "\n".join(problems)
     packages = []

@@ -21,7 +21,7 @@ def base_record(python: Interpreter) -> dict[str, Any]:
         "requested": str(python.path),
         "executable": str(python.executable),
         "version": python.version,
-        "customize": tree_manifest.stat_base(python.customize),
+        "customize": tree_manifest.base_digests(python.customize),
     }
 
 

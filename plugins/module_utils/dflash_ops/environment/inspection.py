@@ -161,7 +161,7 @@ def find_python(spec: Spec) -> Interpreter:
 
 def inspect(layout: Layout, spec: Spec, *, full: bool = False) -> Status:
     """Return the state of the requested environment; hash every file if `full`."""
-    disk.refuse_file(layout.root, "dflash_root")
+    disk.require_not_file(layout.root, "dflash_root")
     python = find_python(spec)
     env_id = environment_id(spec, python)
     path = layout.env(env_id)
@@ -224,7 +224,7 @@ def compare_with_record(
         return [*drift, Drift("base", base["requested"], "this Python is missing; the environment cannot start")]
     if python.version != base["version"]:
         drift.append(Drift("base", base["executable"], f"was {base['version']}, is {python.version}"))
-    now = tree_manifest.stat_base(python.customize)
+    now = tree_manifest.base_digests(python.customize)
     for name in sorted(now.keys() | base["customize"].keys()):
         if now.get(name) != base["customize"].get(name):
             drift.append(Drift("startup", name, "runs at every start of this Python and changed after the build"))
@@ -281,7 +281,7 @@ def as_diff(status: Status, spec: Spec) -> dict[str, str]:
     before = {"complete": f"{status.env_id} complete\n", "missing": "", "drifted": f"{status.env_id} drifted\n"}[
         status.state
     ]
-    before += "".join(f"  {difference}\n" for difference in tree_manifest.folded(list(status.drift)))
+    before += "".join(f"  {difference}\n" for difference in tree_manifest.fold(list(status.drift)))
     after = f"{status.env_id} complete\n"
     if status.state == "missing":
         lock = f"lockfile {spec.lock.sha256[:12]}"
@@ -292,10 +292,10 @@ def as_diff(status: Status, spec: Spec) -> dict[str, str]:
 
 def drift_error(status: Status) -> OpsError:
     """Return the error that lists an environment's drift and the command that heals it."""
-    lines = [str(difference) for difference in tree_manifest.folded(list(status.drift))]
+    lines = [str(difference) for difference in tree_manifest.fold(list(status.drift))]
     return OpsError(
         f"The environment {status.env_id} differs from its record in {len(status.drift)} place(s): "
-        f"{truncate.listed(lines, 30)}.",
+        f"{truncate.join_items(lines, 30)}.",
         remedy="-e python_env_heal=true rebuilds it and replaces this copy",
         facts={"drift": [dataclasses.asdict(difference) for difference in status.drift[:500]]},
     )

@@ -135,7 +135,7 @@ class Uv:
             if watch is None:
                 continue
             if time.monotonic() - reported < REPORT_SECONDS:
-                if time.monotonic() - self.progress.written >= self.progress.least_pause:
+                if time.monotonic() - self.progress.written >= self.progress.min_interval:
                     self.progress.update(self._state(child, what, watch, total))
                 continue
             reported = time.monotonic()

@@ -64,7 +64,7 @@ class Difference:
 
 
 def _short(value: Any) -> str:
-    return truncate.shortened(str(value), 80)
+    return truncate.shorten(str(value), 80)
 
 
 def compare(layout: Layout, a: runs.Run, b: runs.Run) -> dict[str, Any]:

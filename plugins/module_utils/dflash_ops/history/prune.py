@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import resolved_config
-from ..compile_cache import prewarm, swap
+from ..compile_cache import backup, prewarm
 from ..core.errors import OpsError
 from ..core.paths import Layout
 from ..environment import inspection
@@ -94,7 +94,7 @@ def plan(layout: Layout, *, keep_runs: int, now: float | None = None) -> Plan:
 
 def _reason_to_keep(layout: Layout, path: Path, kind: str) -> str:
     """Return the reason to keep a folder that no kept run needs; empty when there is none."""
-    if kind == "cache_id" and prewarm.busy(layout, _id_of(path)):
+    if kind == "cache_id" and prewarm.is_locked(layout, _id_of(path)):
         return "a prewarm is running in it"
     if kind == "env_id" and inspection.processes_using(path):
         return "a process uses it"
@@ -145,7 +145,7 @@ def _newest(layout: Layout, kind: str) -> str:
 
 def _id_of(path: Path) -> str:
     """Return the id of a folder; the old copy of a cache that is being wiped keeps the id of the cache."""
-    return path.name.removesuffix(swap.OLD)
+    return path.name.removesuffix(backup.SUFFIX)
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -34,7 +34,7 @@ def row_of(run: runs.Run, *, current: str, good: str, bad: Sequence[str]) -> dic
     return {
         "run_id": run.run_id,
         "label": run.record.get("label"),
-        "started_at": durations.stamp(started),
+        "started_at": durations.format_timestamp(started),
         "seconds": round(max(0.0, end - started)),
         "state": state.state,
         "detail": state.detail,
@@ -73,7 +73,7 @@ def report(layout: Layout, run: runs.Run) -> dict[str, Any]:
         "run_id": run.run_id,
         "state": answer["state"],
         "detail": answer["detail"],
-        "started_at": durations.stamp(float(run.record.get("started_at") or 0)),
+        "started_at": durations.format_timestamp(float(run.record.get("started_at") or 0)),
         "record": dict(run.record),
         "status": answer,
         "speed": comparison.speed_of(run),

@@ -138,7 +138,7 @@ def _inputs(layout: Layout, run: runs.Run, selection: Selection) -> list[dict[st
 def _cache(layout: Layout, run: runs.Run) -> list[dict[str, str]]:
     if not run.record.get("cache_id"):
         return []
-    now = cache.look(layout, cache.place_of(run.record))
+    now = cache.inspect(layout, cache.recorded_key(run.record))
     return [] if now.warm else [problem("cache-" + now.state, now.reason, "relaunch.yml --tags warmup")]
 
 
@@ -177,7 +177,7 @@ def _foreign_torch(pid: int, env: Path) -> list[dict[str, str]]:
     foreign = [path for path in libraries if not any(path.startswith(f"{top}/") for top in allowed)]
     if not foreign:
         return []
-    text = f"process {pid} uses {truncate.listed(foreign, 5, between=', ')}, outside {env}"
+    text = f"process {pid} uses {truncate.join_items(foreign, 5, separator=', ')}, outside {env}"
     return [problem("wrong-torch", text, f"check for a .pth file; {drift.HEAL_ENVIRONMENT}")]
 
 

@@ -35,7 +35,7 @@ class Match:
 
     def as_problem(self) -> dict[str, str]:
         """Return an entry of a `problems` list."""
-        text = f"{self.failure.cause} Log: {truncate.shortened(self.line, 300)}"
+        text = f"{self.failure.cause} Log: {truncate.shorten(self.line, 300)}"
         return problem(self.failure.name, text, self.failure.remedy)
 
 

@@ -58,7 +58,7 @@ def send(notify: Mapping[str, Any], event: str, answer: Mapping[str, Any]) -> st
                 capture_output=True,
             )
             if done.returncode != 0:
-                stderr = truncate.shortened(done.stderr.decode(errors="replace"), 200)
+                stderr = truncate.shorten(done.stderr.decode(errors="replace"), 200)
                 return f"the command exited with rc {done.returncode}: {stderr}"
         if notify.get("url"):
             request = urllib.request.Request(

@@ -111,7 +111,7 @@ def _gpu_problems(run: runs.Run, found_gpus: gpus.Survey) -> list[dict[str, str]
 def _disk_problems(space: Mapping[str, Any]) -> list[dict[str, str]]:
     if space["free_bytes"] >= MIN_FREE_BYTES:
         return []
-    text = f"{space['mount']} has {disk.human(space['free_bytes'])} free"
+    text = f"{space['mount']} has {disk.format_bytes(space['free_bytes'])} free"
     return [problem("disk-nearly-full", text, "playbooks/prune.yml removes old runs, environments and caches")]
 
 

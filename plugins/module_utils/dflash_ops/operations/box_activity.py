@@ -46,7 +46,7 @@ def _job(layout: Layout, name: str) -> dict[str, Any]:
 def lock_holder(layout: Layout) -> dict[str, Any] | None:
     """Return the holder of the operator lock; None when the lock is free, expired or its process has ended."""
     held = operator_lock.read(layout)
-    if held is None or held["expires_at"] <= time.time() or operator_lock.is_dead_here(held):
+    if held is None or held["expires_at"] <= time.time() or operator_lock.is_dead_locally(held):
         return None
     return {
         **{key: held[key] for key in ("operator", "host", "pid", "operation", "since")},

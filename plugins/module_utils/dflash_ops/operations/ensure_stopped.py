@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core import cancel_job, jobs
+from ..core import job_cancellation, jobs
 from ..core.paths import Layout
 from ..monitor import commands, verdict
 from ..run import run_processes
@@ -15,11 +15,12 @@ from . import stop
 def ensure(layout: Layout, params: Mapping[str, Any], *, check_mode: bool) -> dict[str, Any]:
     """Cancel the named job; without one, stop the run and report the jobs that keep running."""
     if params["job"]:
-        return cancel_job.end(layout, params["job"], check_mode=check_mode)
-    other_jobs = cancel_job.running(layout)
+        return job_cancellation.cancel(layout, params["job"], check_mode=check_mode)
+    other_jobs = job_cancellation.cancellable_jobs(layout)
     result = stop_run(layout, params, check_mode=check_mode)
     if other_jobs:
-        result["other_jobs"] = f"{cancel_job.told(layout, other_jobs)} keeps running; -e job={other_jobs[0]} cancels it"
+        description = job_cancellation.describe(layout, other_jobs)
+        result["other_jobs"] = f"{description} keeps running; -e job={other_jobs[0]} cancels it"
         result["message"] = f"{result['message']}; {result['other_jobs']}"
     return result
 
@@ -48,7 +49,7 @@ def stop_run(layout: Layout, params: Mapping[str, Any], *, check_mode: bool) -> 
     }
     if check_mode:
         return {**result, "changed": True, "state": "running", "message": f"would stop {run.run_id} (pid {pids})"}
-    name = f"{jobs.STOPS}{'now-' if params['immediately'] else ''}{run.run_id}"
+    name = f"{jobs.STOP_PREFIX}{'now-' if params['immediately'] else ''}{run.run_id}"
     arguments = {
         "root": str(layout.root),
         "workspace": str(layout.workspace),

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import inputs, resolved_config
 from ..compile_cache import cache
-from ..compile_cache.cache import Place
+from ..compile_cache.cache import CacheKey
 from ..core import disk, files, gpus, tmux
 from ..core.errors import OpsError
 from ..core.gpus import Survey
@@ -36,8 +36,8 @@ class Findings:
 
     record: dict[str, Any]
     problems: list[dict[str, str]]
-    place: Place | None
-    cache: cache.Look | None
+    place: CacheKey | None
+    cache: cache.CacheState | None
 
 
 def check(
@@ -105,7 +105,7 @@ def _session(layout: Layout, name: str) -> list[dict[str, str]]:
         return [problem("tmux", error.message, error.remedy)]
     if found is None or found.run_id:
         return []
-    refusal = host.taken(found)
+    refusal = host.name_conflict(found)
     return [problem("session-taken", refusal.message, refusal.remedy)]
 
 
@@ -141,10 +141,11 @@ def _space(layout: Layout, resolved: Mapping[str, Any]) -> list[dict[str, str]]:
     one = int(resolved["needs"].get("checkpoint_bytes") or 0)
     keep = int(dict(resolved["config"].get("checkpoint") or {}).get("keep") or 1)
     try:
-        disk.require(
+        disk.require_space(
             layout.runs,
             one * (keep + 2) + SPARE_BYTES,
-            what=f"this run ({keep} checkpoints, the best one, one more being written, of {disk.human(one)} each)",
+            what=f"this run ({keep} checkpoints, the best one, one more being written, "
+            f"of {disk.format_bytes(one)} each)",
             remedy="playbooks/prune.yml, a smaller checkpoint.keep, or another dflash_workspace",
         )
     except OpsError as error:
@@ -154,12 +155,12 @@ def _space(layout: Layout, resolved: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _cache(
     layout: Layout, selection: Selection, resolved: Mapping[str, Any], found: Survey
-) -> tuple[Place | None, cache.Look | None]:
+) -> tuple[CacheKey | None, cache.CacheState | None]:
     try:
-        where = cache.place(layout, selection, resolved, found)
+        where = cache.cache_key(layout, selection, resolved, found)
     except OpsError:  # the GPUs cannot be identified; the GPU check reports it
         return None, None
-    return where, cache.look(layout, where)
+    return where, cache.inspect(layout, where)
 
 
 def facts(
@@ -167,8 +168,8 @@ def facts(
     selection: Selection,
     resolved: Mapping[str, Any],
     found: Survey,
-    where: Place | None,
-    warm: cache.Look | None,
+    where: CacheKey | None,
+    warm: cache.CacheState | None,
 ) -> dict[str, Any]:
     """Return the facts about environment, release, inputs and hardware for run.json."""
     env = files.read_json(layout.env(selection.env_id) / "env.json") or {}

@@ -38,9 +38,9 @@ def promote(
 
 def pack(layout: Layout, run: runs.Run) -> str:
     """Pack the run's compile cache; return the archive's path, or an empty string without a checked cache."""
-    where = cache.place_of(run.record)
-    if not where.cache_id or not cache_archive.packable(layout, where):
+    where = cache.recorded_key(run.record)
+    if not where.cache_id or not cache_archive.is_packable(layout, where):
         return ""
-    if not cache_archive.current(layout, where):
+    if not cache_archive.is_current(layout, where):
         cache_archive.pack(layout, where)
     return str(cache_archive.find(layout, where.cache_id) or "")

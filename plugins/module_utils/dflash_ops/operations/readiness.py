@@ -15,7 +15,7 @@ def check(layout: Layout, selection: Selection, *, store: bool) -> dict[str, boo
     try:
         resolved = resolved_config.resolve(layout, selection, store=store)
         recorded = all(inputs.inspect(layout, item).state == "recorded" for item in inputs.required_inputs(resolved))
-        warm = cache.look(layout, cache.place(layout, selection, resolved, gpus.survey())).warm
+        warm = cache.inspect(layout, cache.cache_key(layout, selection, resolved, gpus.survey())).warm
     except OpsError:  # the task that needs them reports the reason
         return {"inputs": False, "cache": False}
     return {"inputs": recorded, "cache": warm}

@@ -69,11 +69,11 @@ def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
     if environment or release:
         heal = [drift.HEAL_ENVIRONMENT] * bool(environment) + [drift.HEAL_RELEASE] * bool(release)
         raise OpsError(
-            f"{entry['run_id']} cannot be launched as recorded: {truncate.listed([*environment, *release], 10)}.",
+            f"{entry['run_id']} cannot be launched as recorded: {truncate.join_items([*environment, *release], 10)}.",
             remedy=f"{' and '.join(heal)}, in a checkout of {selection.release_id} if yours is at another commit; "
             "then roll back",
         )
-    where = cache.place_of(entry)
+    where = cache.recorded_key(entry)
     archive = cache_archive.find(layout, where.cache_id)
     expected = dict(entry.get("speed") or {}).get("best_tok_s") or 0
     return {
@@ -86,6 +86,6 @@ def target_of(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
         "label": entry.get("label") or "rollback",
         "session": entry.get("session") or "dflash",
         "archive": str(archive or ""),
-        "cache_warm": cache.look(layout, where).warm,
+        "cache_warm": cache.inspect(layout, where).warm,
         "expected_tok_s": float(expected),
     }

@@ -146,11 +146,11 @@ def _wait_for_exit(run: runs.Run, main: Process, *, report: Report, seconds: flo
     if seconds <= 0:
         return False
     report(f"SIGTERM to pid {main.pid}, which writes a checkpoint and exits (at most {seconds:g} s)")
-    processes.send([main], signal.SIGTERM)
+    processes.send_signal([main], signal.SIGTERM)
     _wake([main])
     started = shown = time.monotonic()
     while time.monotonic() - started < seconds:
-        if not processes.wait_gone([main], 0.2):
+        if not processes.wait_for_exit([main], 0.2):
             report(f"pid {main.pid} exited after {time.monotonic() - started:.1f} s")
             return True
         if time.monotonic() - shown >= REPORT_SECONDS:
@@ -162,7 +162,7 @@ def _wait_for_exit(run: runs.Run, main: Process, *, report: Report, seconds: flo
 
 def _wake(found: list[Process]) -> None:
     """Send SIGCONT: a suspended process does not handle SIGTERM."""
-    processes.send(found, signal.SIGCONT)
+    processes.send_signal(found, signal.SIGCONT)
 
 
 def _escalate(run: runs.Run, *, report: Report, term_seconds: float) -> None:
@@ -170,14 +170,14 @@ def _escalate(run: runs.Run, *, report: Report, term_seconds: float) -> None:
     left = run_processes.processes_of(run)
     if left and term_seconds > 0:
         report(f"SIGTERM to {len(left)} processes of the run: {_pids(left)}")
-        processes.send(left, signal.SIGTERM)
+        processes.send_signal(left, signal.SIGTERM)
         _wake(left)
-        processes.wait_gone(left, term_seconds)
+        processes.wait_for_exit(left, term_seconds)
     deadline = time.monotonic() + KILL_SECONDS
     while (left := run_processes.processes_of(run)) and time.monotonic() < deadline:
         report(f"SIGKILL to {len(left)} processes of the run: {_pids(left)}")
-        processes.send(left, signal.SIGKILL)
-        processes.wait_gone(left, 2.0)
+        processes.send_signal(left, signal.SIGKILL)
+        processes.wait_for_exit(left, 2.0)
 
 
 def _pids(found: list[Process]) -> str:
@@ -206,7 +206,7 @@ def _find_leftovers(run: runs.Run, pids: set[int], ports: set[int]) -> tuple[Lef
         time.sleep(0.2)
     used = gpus.indices(dict(run.record.get("needs") or {}))
     found = _settled(pids, used, seconds=max(0.0, deadline - time.monotonic())) if used else gpus.Survey(state="none")
-    unseen = tuple(gpu.index for gpu in gpus.unseen(found, used))
+    unseen = tuple(gpu.index for gpu in gpus.hidden_usage(found, used))
     left = Leftovers(running, _holding(found, pids), unseen, listening)
     return left, "; ".join(found.problems) if found.state == "unknown" else ""
 
@@ -216,11 +216,11 @@ def _settled(pids: set[int], used: Sequence[int], *, seconds: float) -> gpus.Sur
     deadline = time.monotonic() + seconds
     while True:
         found = gpus.survey()
-        if not (_holding(found, pids) or gpus.unseen(found, used)) or time.monotonic() >= deadline:
+        if not (_holding(found, pids) or gpus.hidden_usage(found, used)) or time.monotonic() >= deadline:
             return found
         time.sleep(0.5)
 
 
 def _holding(found: gpus.Survey, pids: set[int]) -> tuple[int, ...]:
     """Return those of `pids` that still use GPU memory."""
-    return tuple(holder.pid for holder in found.holders if holder.pid in pids and processes.look(holder.pid))
+    return tuple(holder.pid for holder in found.holders if holder.pid in pids and processes.find(holder.pid))

@@ -29,15 +29,15 @@ def main_process(run: runs.Run) -> Process | None:
 def process_from_pid_file(run: runs.Run) -> Process | None:
     """Return the process of the `pid` file when its environment names this run."""
     text = files.read_tail(run.folder / "pid", 64).strip()
-    if not text.isdigit() or processes.run_of(int(text)) != run.folder.resolve():
+    if not text.isdigit() or processes.run_folder_of(int(text)) != run.folder.resolve():
         return None
-    return processes.look(int(text))
+    return processes.find(int(text))
 
 
 def processes_of(run: runs.Run) -> list[Process]:
     """Return every process of a run: the trainer and all processes whose environment names the run."""
     folder, main = run.folder.resolve(), main_process(run)
-    candidates = (processes.look(pid) for pid in processes.all_pids() if processes.run_of(pid) == folder)
+    candidates = (processes.find(pid) for pid in processes.all_pids() if processes.run_folder_of(pid) == folder)
     found = [process for process in candidates if process is not None]
     return found if main is None or main in found else [main, *found]
 
@@ -46,10 +46,10 @@ def running_processes(layout: Layout) -> dict[str, list[Process]]:
     """Return the processes of each run of this box that has any, by run id."""
     found: dict[str, list[Process]] = {}
     for pid in processes.all_pids():
-        folder = processes.run_of(pid)
+        folder = processes.run_folder_of(pid)
         if folder is None or folder != runs.folder_of(layout, folder.name).resolve():
             continue
-        process = processes.look(pid)
+        process = processes.find(pid)
         if process is not None and (folder / "run.json").is_file():
             found.setdefault(folder.name, []).append(process)
     current = runs.current(layout)

@@ -100,7 +100,7 @@ def load(layout: Layout, run_id: str) -> Run:
     folder = folder_of(layout, run_id)
     record = files.read_json(folder / "run.json") if run_id and "/" not in run_id else None
     if not isinstance(record, dict):
-        known = truncate.listed(run_ids(layout)[::-1], 5, between=", ") or "none yet"
+        known = truncate.join_items(run_ids(layout)[::-1], 5, separator=", ") or "none yet"
         raise OpsError(
             f"run {run_id!r} does not exist in {layout.runs}.",
             remedy=f"choose one of: {known} (playbooks/runs.yml lists them)",

@@ -22,7 +22,7 @@ def runs_screen(answer: Mapping[str, Any]) -> list[str]:
             (
                 row["run_id"],
                 row["started_at"],
-                durations.text(row["seconds"]),
+                durations.format_duration(row["seconds"]),
                 number(row["step"]),
                 number(row["best_tok_s"]),
                 number(row["loss"], ".3f"),

@@ -26,7 +26,7 @@ def status_screen(answer: Mapping[str, Any]) -> list[str]:
 def _run_pairs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     live = answer["state"] in rules.LIVE
     return [
-        ("run", f"{answer['run_id']} for {durations.text(answer.get('seconds'))}{resumed_text(answer)}"),
+        ("run", f"{answer['run_id']} for {durations.format_duration(answer.get('seconds'))}{resumed_text(answer)}"),
         ("config", config_text(answer)),
         ("process", f"pid {answer['pid']}, {terminal_text(answer)}" if answer.get("pid") else ""),
         ("python", str(answer.get("python") or "")),
@@ -38,12 +38,12 @@ def _run_pairs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("workers", workers_text(answer)),
         ("checkpoint", checkpoint_text(answer.get("checkpoint"))),
         ("gpus", gpu_text(answer.get("gpus") or ())),
-        ("disk", f"{disk.human(answer['disk']['free_bytes'])} free on {answer['disk']['mount']}"),
+        ("disk", f"{disk.format_bytes(answer['disk']['free_bytes'])} free on {answer['disk']['mount']}"),
         (
             "built from",
             f"environment {answer['env_id']}, release {answer['release_id']}, cache {answer['cache_id'] or '-'}",
         ),
-        ("last sign", f"{durations.text(answer.get('seconds_since_sign'))} ago" if live else ""),
+        ("last sign", f"{durations.format_duration(answer.get('seconds_since_sign'))} ago" if live else ""),
         *_activity_pairs(answer),
     ]
 
@@ -58,12 +58,12 @@ def _activity_pairs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 def job_text(job: Mapping[str, Any]) -> str:
     """Return `prewarm-9c1f (warm compile cache 9c1f) for 42 s: cold: warmup 3/8 ...`."""
     newest = f": {job['line']}" if job["line"] else ""
-    return f"{job['job_id']} ({job['title'] or 'a job'}) for {durations.text(job['seconds'])}{newest}"
+    return f"{job['job_id']} ({job['title'] or 'a job'}) for {durations.format_duration(job['seconds'])}{newest}"
 
 
 def holder_text(holder: Mapping[str, Any]) -> str:
     """Return `ann on laptop (pid 4711) since 2026-01-31 12:00:00 UTC (2 m 05 s) for: relaunch`."""
-    since = f"{durations.stamp(holder['since'])} UTC ({durations.text(holder['seconds'])})"
+    since = f"{durations.format_timestamp(holder['since'])} UTC ({durations.format_duration(holder['seconds'])})"
     who = f"{holder['operator']} on {holder['host']} (pid {holder['pid']})"
     return f"{who} since {since} for: {holder['operation'] or 'a playbook'}"
 
@@ -90,7 +90,7 @@ def left_text(answer: Mapping[str, Any]) -> str:
     left = answer.get("seconds_left")
     if left is None:
         return ""
-    return f"{durations.text(left)}, until about {durations.stamp(time.time() + left)[:16]} UTC"
+    return f"{durations.format_duration(left)}, until about {durations.format_timestamp(time.time() + left)[:16]} UTC"
 
 
 def speed_text(answer: Mapping[str, Any]) -> str:
@@ -118,7 +118,7 @@ def checkpoint_text(value: Mapping[str, Any] | None) -> str:
     """Return `step 40, 7 s old, 1 kept`."""
     if not value:
         return "none yet"
-    return f"step {value['step']}, {durations.text(value['age_seconds'])} old, {value['kept']} kept"
+    return f"step {value['step']}, {durations.format_duration(value['age_seconds'])} old, {value['kept']} kept"
 
 
 def gpu_text(gpus: Sequence[Mapping[str, Any]]) -> str:
