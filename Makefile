@@ -39,6 +39,7 @@ lint: $(VENV)
 	$(BIN)/yamllint --strict .
 	git ls-files '*.sh' .ci/run | xargs $(BIN)/shellcheck
 	git ls-files | xargs $(BIN)/codespell
+	$(BIN)/python tools/check_language.py
 	PYTHONPATH=plugins/module_utils:plugins/plugin_utils $(BIN)/lint-imports --cache-dir .cache/import-linter
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline
 

@@ -56,7 +56,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
     from dflash_trainer import compilation
     from dflash_trainer.bench.drafter import DrafterBench
-    from dflash_trainer.bench.measure import machine, time_unbroken
+    from dflash_trainer.bench.measure import machine, time_back_to_back
     from dflash_trainer.config.load import load_config
 
     fixed = ["drafter.devices=['cuda:0']", "data.buckets=[4096]"]
@@ -66,7 +66,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     bench = DrafterBench(config, config.data.buckets[-1], device)
     for _ in range(6):
         bench.step()
-    step = time_unbroken(bench.step, device, repeats=12)
+    step = time_back_to_back(bench.step, device, repeats=12)
     passes = profile(bench.forward_backward, arguments.steps)
     optimizer = profile(bench.optimize, arguments.steps)
     kinds = by_kind(passes, arguments.steps) | {"optimizer": sum(by_kind(optimizer, arguments.steps).values())}

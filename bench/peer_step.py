@@ -82,7 +82,7 @@ def measure(build: Callable[[Setting], Peer], setting: Setting, repeats: int) ->
     Weights are bf16. Ten warm-up steps exclude the recompilations that a peer makes for other anchors.
     """
     import torch
-    from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_call, time_unbroken
+    from dflash_trainer.bench.measure import machine, peak_gb, reset_peak, time_back_to_back, time_call
     from dflash_trainer.config.target_shape import RANDOM_SHAPES
 
     device = torch.device(setting.device)
@@ -104,7 +104,7 @@ def measure(build: Callable[[Setting], Peer], setting: Setting, repeats: int) ->
         step()
     reset_peak(device)
     timing = time_call(step, device, repeats=repeats)
-    unbroken = time_unbroken(step, device, repeats=repeats)
+    unbroken = time_back_to_back(step, device, repeats=repeats)
     return {
         **machine(device),
         "length": setting.length,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the table of configuration keys in docs/trainer.md from trainer/dflash_trainer/config/schema.py.
+"""Write the table of configuration keys in docs/trainer-reference.md from trainer/dflash_trainer/config/schema.py.
 
 python tools/config_table.py          rewrite the table between the two markers
 python tools/config_table.py --check  compare only; exit code 1 if they differ
@@ -13,7 +13,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
 SOURCE = REPO / "trainer/dflash_trainer/config/schema.py"
-DOCUMENT = REPO / "docs/trainer.md"
+DOCUMENT = REPO / "docs/trainer-reference.md"
 BEGIN, END = "<!-- configuration: begin -->", "<!-- configuration: end -->"
 
 

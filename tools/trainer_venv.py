@@ -78,8 +78,8 @@ def main() -> None:
         fcntl.flock(guard, fcntl.LOCK_EX)
         if not (made / COMPLETE).exists():
             shutil.rmtree(made, ignore_errors=True)
-            locks = " and ".join(path.name for path in LOCKS)
-            print(f"creating {made} from {locks} with {python.path} {python.version}", flush=True)
+            interpreter = f"{python.path} {python.version}"
+            print(f"creating {made} from cpu.lock and trainer-tests.lock with {interpreter}", flush=True)
             install(made, python)
             shutil.copy(LOCKS[0], made / COMPLETE)
         spare = Path(f"{name}.new")

@@ -1,6 +1,6 @@
 """Compare the JSON of status.yml with /proc, the environment's record and the metrics of a running run.
 
-    inspect_box.py ROOT STATUS.json
+inspect_box.py ROOT STATUS.json
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Put this project's packages on sys.path. Every other action plugin loads this one before it imports them:
+"""Put this project's packages on sys.path.
+
+Every other action plugin loads this one before it imports them:
 
     action_loader.get("dflash_base", class_only=True)
 

@@ -74,8 +74,8 @@ class ActionModule(JobAction):
         sizes = {line.split()[-1]: line.split()[4] for line in listing["stdout"].splitlines() if line.startswith("-")}
         missing = [path for path in sorted(folder.glob("*.whl")) if sizes.get(path.name) != str(path.stat().st_size)]
         for number, wheel in enumerate(missing, start=1):
-            size = f"{wheel.stat().st_size >> 20} MB"
-            self.print_line(task_vars, f"copying {number}/{len(missing)} {wheel.name} ({size})")
+            size = wheel.stat().st_size >> 20
+            self.print_line(task_vars, f"copying {number}/{len(missing)} {wheel.name} ({size} MB)")
             part = f".{wheel.name}.part"
             self._transfer_file(str(wheel), f"{target}/{part}")
             self._low_level_execute_command(f"cd {quoted} && mv -- {shlex.quote(part)} {shlex.quote(wheel.name)}")

@@ -31,7 +31,7 @@ options:
     choices: [cpu, cu128, preinstalled]
     required: true
   lock:
-    description: Content of the lockfile. The action plugin reads it from O(lock_file).
+    description: Text of the lockfile. The action plugin reads it from O(lock_file).
     type: str
     default: ""
   lock_name:
@@ -39,7 +39,7 @@ options:
     type: str
     default: lock
   lock_file:
-    description: Lockfile on the controller. Only the action plugin uses this option.
+    description: Lockfile on the controller. Only the action plugin reads this.
     type: str
     default: ""
   python:

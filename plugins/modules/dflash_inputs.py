@@ -53,7 +53,6 @@ from ansible.module_utils.dflash_ops import inputs, resolved_config
 from ansible.module_utils.dflash_ops.core import jobs
 from ansible.module_utils.dflash_ops.core.paths import Layout
 from ansible.module_utils.dflash_ops.operations.ensure_run import selection_from
-from ansible.module_utils.dflash_ops.run.trainer_command import Selection
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **SELECTION,
@@ -72,21 +71,16 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     """
     params = module.params
     selection = selection_from(params)
-    if module.check_mode and not trainer_installed(layout, selection):
+    if module.check_mode and not layout.is_built(selection.env_id, selection.release_id):
         return {
             "changed": True,
             "inputs": {},
             "msg": "The inputs will be fingerprinted once environment and release are installed.",
         }
     resolved = resolved_config.resolve(layout, selection, store=not module.check_mode)
-    statuses = [
-        inputs.inspect(layout, item, full=params["full"]) for item in inputs.required_inputs(resolved)
-    ]
-    rejected = [
-        status
-        for status in statuses
-        if status.state in ("absent", "damaged") or (status.state == "changed" and not params["accept"])
-    ]
+    statuses = [inputs.inspect(layout, item, full=params["full"]) for item in inputs.required_inputs(resolved)]
+    refused = ("absent", "damaged") if params["accept"] else ("absent", "damaged", "changed")
+    rejected = [status for status in statuses if status.state in refused]
     if rejected:
         raise inputs.problems_error(rejected)
     to_record = [status for status in statuses if status.state in ("new", "changed")]
@@ -112,15 +106,6 @@ def act(module: AnsibleModule, layout: Layout) -> dict[str, Any]:
     for status in to_record:
         result["inputs"][status.item.name].update(fingerprint=inputs.record(layout, status.item), state="recorded")
     return result
-
-
-def trainer_installed(layout: Layout, selection: Selection) -> bool:
-    """Return True if environment and release are on the box."""
-    records = [
-        layout.env(selection.env_id) / "env.json",
-        layout.release(selection.release_id) / "release.json",
-    ]
-    return all(path.is_file() for path in records)
 
 
 if __name__ == "__main__":

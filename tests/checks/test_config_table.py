@@ -1,4 +1,4 @@
-"""docs/trainer.md lists the configuration keys of the trainer."""
+"""docs/trainer-reference.md lists the configuration keys of the trainer."""
 
 from __future__ import annotations
 

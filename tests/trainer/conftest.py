@@ -1,4 +1,4 @@
-"""What the trainer's tests share: small real datasets, small real models."""
+"""Fixtures of the trainer's tests: small real datasets and models."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tiny_runs import TinyRun, write_dataset  # noqa: E402
 
 @pytest.fixture
 def repo() -> Path:
-    """The checkout."""
+    """Return the root of the checkout."""
     return REPO
 
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> TinyRun:
-    """A configuration of a tiny random target with a real dataset of 24 samples and 6 held out."""
+    """Return a tiny random target with a real dataset of 24 training and 6 held-out samples."""
     write_dataset(tmp_path / "train", samples=24, seed=1)
     write_dataset(tmp_path / "eval", samples=6, seed=2)
     return TinyRun(tmp_path)

@@ -65,7 +65,7 @@ every_steps = 1
 
 
 def write_dataset(folder: Path, *, samples: int, seed: int, largest: int = 250) -> None:
-    """`samples` rows of 9 to 40 ids below `largest`, answers from the third id on, in two Arrow files."""
+    """Write `samples` rows of 9 to 40 ids below `largest` into two Arrow files; the answer starts at the third id."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(seed)
     rows = []
@@ -79,7 +79,7 @@ def write_dataset(folder: Path, *, samples: int, seed: int, largest: int = 250) 
 
 
 class TinyRun:
-    """A folder with config.toml, train/, eval/ and whatever runs the test makes."""
+    """Folder with config.toml, train/, eval/ and the runs of a test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,23 +87,23 @@ class TinyRun:
         self.config_file.write_text(CONFIG)
 
     def config(self, *overrides: str) -> Config:
-        """The configuration with some values changed."""
+        """Return the configuration with overrides."""
         return load_config(self.config_file, overrides)
 
     def train(self, name: str, *overrides: str, resume_from: Path | None = None) -> ExitCode:
-        """Train in this process; the run's folder is `name`."""
+        """Train in this process, into the run folder `name`."""
         from dflash_trainer.training.train import TrainOptions, train
 
         return train(self.config(*overrides), TrainOptions(self.folder / name, resume_from))
 
-    def command(self, name: str, *overrides: str, verb: str = "train") -> list[str]:
-        """The command line of a run in a process of its own."""
-        sets = [word for override in overrides for word in ("--set", override)]
-        run = ["--run-dir", str(self.folder / name)] if verb == "train" else []
-        return [sys.executable, "-m", "dflash_trainer", verb, "--config", str(self.config_file), *sets, *run]
+    def command(self, name: str, *overrides: str, subcommand: str = "train") -> list[str]:
+        """Return the command line that runs the trainer in a separate process."""
+        sets = [argument for override in overrides for argument in ("--set", override)]
+        run = ["--run-dir", str(self.folder / name)] if subcommand == "train" else []
+        return [sys.executable, "-m", "dflash_trainer", subcommand, "--config", str(self.config_file), *sets, *run]
 
     def start(self, name: str, *overrides: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        """Start a run in a process of its own; its output goes to NAME.log."""
+        """Start a run in a separate process that logs to NAME.log."""
         log = (self.folder / f"{name}.log").open("a")
         with log:
             return subprocess.Popen(
@@ -116,27 +116,27 @@ class TinyRun:
             )
 
     def log(self, name: str) -> str:
-        """Output of a started run."""
+        """Return the output of a started run."""
         return (self.folder / f"{name}.log").read_text()
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """metrics.jsonl of a run."""
+        """Return the rows of metrics.jsonl of a run."""
         file = self.folder / name / "metrics.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def failure(self, name: str) -> dict[str, Any]:
-        """failure.json of a run."""
+        """Return failure.json of a run."""
         values: dict[str, Any] = json.loads((self.folder / name / "failure.json").read_text())
         return values
 
     def state(self, name: str) -> dict[str, Any]:
-        """state.json of a run."""
+        """Return state.json of a run."""
         values: dict[str, Any] = json.loads((self.folder / name / "state.json").read_text())
         return values
 
-    def wait_for_step(self, name: str, step: int, process: subprocess.Popen[str], patience: float = 600.0) -> None:
-        """Return once metrics.jsonl has `step`; fails with the log when the process ends before."""
-        deadline = time.monotonic() + patience
+    def wait_for_step(self, name: str, step: int, process: subprocess.Popen[str], timeout: float = 600.0) -> None:
+        """Wait until metrics.jsonl has `step`; fail with the log if the process ends first."""
+        deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if any(line.startswith(f'{{"step": {step},') for line in self._lines(name)):
                 return
@@ -144,7 +144,7 @@ class TinyRun:
                 raise AssertionError(f"ended with {process.returncode} before step {step}:\n{self.log(name)}")
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
-        raise AssertionError(f"step {step} did not come:\n{self.log(name)}")
+        raise AssertionError(f"step {step} was not reached:\n{self.log(name)}")
 
     def _lines(self, name: str) -> list[str]:
         file = self.folder / name / "metrics.jsonl"
@@ -152,11 +152,11 @@ class TinyRun:
 
 
 def process_environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """A small explicit environment for a trainer process."""
+    """Return a minimal environment for a trainer process."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     return kept | {"PYTHONPATH": str(REPO / "trainer"), "OMP_NUM_THREADS": "1"} | (extra or {})
 
 
-def what_was_trained(rows: list[dict[str, Any]]) -> list[tuple[int, float, float, list[int]]]:
-    """What must be equal, bit for bit, in two runs that did the same."""
+def step_results(rows: list[dict[str, Any]]) -> list[tuple[int, float, float, list[int]]]:
+    """Return step, loss, gradient norm and samples of each row: equal bit for bit in two identical runs."""
     return [(row["step"], row["loss"], row["grad_norm"], row["samples"]) for row in rows]

@@ -1,4 +1,4 @@
-"""python -m dflash_trainer VERB --config FILE [--set section.key=value]...
+"""python -m dflash_trainer COMMAND --config FILE [--set section.key=value]...
 
 Exit codes: 0 finished or stopped on request, 2 configuration, 3 input, 4 worker, 5 NaN, 6 compile, 7 GPU.
 """
@@ -14,9 +14,9 @@ from dflash_trainer.training.stop_signals import stop_was_requested
 
 
 def main() -> None:
-    """Run the verb on the command line and leave with its exit code, even when a worker is stuck in a lost GPU.
+    """Run the command and exit with its code, even when a worker is stuck on a lost GPU.
 
-    Only here, where the process is the verb's own: whoever calls `cli.run` goes on afterwards.
+    The forced exit is only done here: callers of `cli.run` continue afterwards.
     """
     code = run(sys.argv[1:])
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]

@@ -1,4 +1,4 @@
-"""Uploads against a small local HTTP server that refuses, hangs, resets or works."""
+"""Uploads to a local HTTP server that works, refuses, hangs or resets connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiny_runs import TinyRun
 
 
 class Endpoint(ThreadingHTTPServer):
-    """An S3-like endpoint whose answer the test chooses; it remembers the keys it stored."""
+    """S3-like endpoint with a configurable answer; `stored` has the uploaded keys."""
 
     daemon_threads = True
     answer = "works"
@@ -31,7 +31,7 @@ class Endpoint(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """PUT with the server's answer."""
+    """Handler of PUT requests."""
 
     server: Endpoint
 
@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    """The server, with the environment that points boto3 to it."""
+    """Run the server with an environment that points boto3 to it."""
     server = Endpoint()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for name, value in {
@@ -75,22 +75,22 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
 
 
 def folder(tmp_path: Path) -> Path:
-    """A checkpoint-like folder."""
-    made = tmp_path / "step-00000001"
-    made.mkdir()
+    """Create a folder like a checkpoint."""
+    checkpoint = tmp_path / "step-00000001"
+    checkpoint.mkdir()
     for name in ("index.json", "model.safetensors", "trainer.json"):
-        (made / name).write_text(name)
-    return made
+        (checkpoint / name).write_text(name)
+    return checkpoint
 
 
-def wait_until(check: object, patience: float = 300.0) -> None:
-    deadline = time.monotonic() + patience
+def wait_until(check: object, timeout: float = 300.0) -> None:
+    deadline = time.monotonic() + timeout
     while not check():  # type: ignore[operator]
         assert time.monotonic() < deadline, "did not happen"
         time.sleep(0.02)
 
 
-def test_every_file_arrives_the_index_last(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_all_files_are_uploaded_and_the_index_last(endpoint: Endpoint, tmp_path: Path) -> None:
     uploader = Uploader("s3://bucket/some/prefix", lambda line: None)
     uploader.add(folder(tmp_path))
     uploader.close()
@@ -100,46 +100,46 @@ def test_every_file_arrives_the_index_last(endpoint: Endpoint, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("answer", ["403", "resets"])
-def test_case_66_refused_upload_is_retried_counted_and_succeeds_later(
+def test_refused_upload_is_retried_and_counted_until_it_succeeds(
     endpoint: Endpoint, tmp_path: Path, answer: str
 ) -> None:
     endpoint.answer = answer
-    said: list[str] = []
-    uploader = Uploader("s3://bucket", said.append, first_delay=0.05)
+    log: list[str] = []
+    uploader = Uploader("s3://bucket", log.append, first_delay=0.05)
     uploader.add(folder(tmp_path))
     wait_until(lambda: uploader.failures >= 2)
     endpoint.answer = "works"
     wait_until(lambda: uploader.done == 1)
     uploader.close()
-    assert "failed (1/5, 1 in all)" in said[0]
+    assert "failed (1/5, 1 in total)" in log[0]
     assert endpoint.stored[-1] == "/bucket/step-00000001/index.json"
 
 
-def test_case_66_given_up_after_the_last_attempt(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_upload_is_abandoned_after_the_last_attempt(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.answer = "403"
-    said: list[str] = []
-    uploader = Uploader("s3://bucket", said.append, attempts=2, first_delay=0.01)
+    log: list[str] = []
+    uploader = Uploader("s3://bucket", log.append, attempts=2, first_delay=0.01)
     uploader.add(folder(tmp_path))
-    wait_until(lambda: any("given up" in line for line in said))
+    wait_until(lambda: any("abandoned" in line for line in log))
     uploader.close()
     assert uploader.failures == 2
 
 
-def test_case_66_hanging_endpoint_delays_neither_add_nor_the_end(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_hanging_endpoint_blocks_neither_add_nor_close(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.answer = "hangs"
-    said: list[str] = []
-    uploader = Uploader("s3://bucket", said.append)
+    log: list[str] = []
+    uploader = Uploader("s3://bucket", log.append)
     checkpoint = folder(tmp_path)
     for _ in range(50):
         uploader.add(checkpoint)
     wait_until(lambda: endpoint.requests > 0)
     uploader.close(timeout=0.5)
-    assert (uploader.done, uploader.failures) == (0, 0), "the endpoint had answered"
-    assert any("left unfinished" in line for line in said)
+    assert (uploader.done, uploader.failures) == (0, 0), "the endpoint answered"
+    assert any("not finished after" in line for line in log)
 
 
 @pytest.mark.parametrize("answer", ["403", "resets"])
-def test_case_66_training_goes_on_and_shows_the_failures(endpoint: Endpoint, tiny: TinyRun, answer: str) -> None:
+def test_training_continues_while_uploads_fail(endpoint: Endpoint, tiny: TinyRun, answer: str) -> None:
     endpoint.answer = answer
     assert tiny.train("run", "checkpoint.s3_uri=s3://bucket/runs", "optimizer.max_steps=30") == ExitCode.FINISHED
     assert len(tiny.rows("run")) == 30
@@ -148,8 +148,8 @@ def test_case_66_training_goes_on_and_shows_the_failures(endpoint: Endpoint, tin
     assert found is not None and found.step == 30
 
 
-def test_failures_reach_metrics(endpoint: Endpoint, tiny: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The step after a failed upload has it in its row."""
+def test_upload_failures_are_in_metrics(endpoint: Endpoint, tiny: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row of the step after a failed upload counts it."""
     endpoint.answer = "403"
     from dflash_trainer.training import trainer
 

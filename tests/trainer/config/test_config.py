@@ -81,7 +81,7 @@ def test_missing_key_and_missing_file_are_reported_by_name(tmp_path: Path) -> No
 
 
 def test_configuration_error_exits_with_2_and_prints_one_line(tiny: TinyRun) -> None:
-    command = tiny.command("", "optimizer.lrr=1", verb="config")
+    command = tiny.command("", "optimizer.lrr=1", subcommand="config")
     done = subprocess.run(command, capture_output=True, text=True, env=process_environment(), check=False)
     assert done.returncode == ExitCode.CONFIG
     assert done.stderr == "config error: optimizer.lrr = 1: unknown key; did you mean lr?\n"

@@ -1,4 +1,4 @@
-"""Real decoding: the target's own greedy answer, token for token, whatever the drafter proposes."""
+"""Speculative decoding gives the target's own greedy answer, token for token, for any drafter."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def configuration(path: str, window: int = 0) -> Config:
     return config_from_dict(tables, base=Path.cwd())
 
 
-def made(path: str, window: int = 0) -> tuple[Target, DrafterSite, Decoder]:
+def build_decoder(path: str, window: int = 0) -> tuple[Target, DrafterSite, Decoder]:
     config = configuration(path, window)
     target = load_target(config, "cpu", all_layers=True)
     site = place_drafter(config, target, "cpu")
@@ -45,8 +45,8 @@ def made(path: str, window: int = 0) -> tuple[Target, DrafterSite, Decoder]:
 
 @pytest.mark.parametrize("window", [0, 6])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_drafter_that_is_always_wrong_changes_nothing(family: str, window: int) -> None:
-    _, _, decoder = made(f"random:{family}", window)
+def test_drafter_that_is_always_wrong_does_not_change_the_answer(family: str, window: int) -> None:
+    _, _, decoder = build_decoder(f"random:{family}", window)
     plain = decoder.plain(PROMPT, limit=30, stop=None)
     speculative = decoder.speculative(PROMPT, limit=30, stop=None)
     assert len(plain.tokens) == 30
@@ -54,16 +54,16 @@ def test_a_drafter_that_is_always_wrong_changes_nothing(family: str, window: int
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_answers_are_equal_whatever_part_of_a_block_is_right(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks with one wrong slot, the first, second, .. in turn: what is kept counts, the rest never happened."""
-    _, _, decoder = made(f"random:{family}")
+def test_answer_is_the_same_for_any_accepted_length(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One slot of each block is wrong, in rotation: the tokens before it are accepted and the others leave no trace."""
+    _, _, decoder = build_decoder(f"random:{family}")
     answer = decoder.plain(PROMPT, limit=40, stop=None).tokens
-    right = right_slots_in_turn()
+    accepted_drafts = accepted_draft_counts()
 
     def draft(token_1: Tensor, start: Tensor, *, compiled: bool = False) -> Tensor:
         first = int(start) - len(PROMPT)
         block = [*answer[first : first + BLOCK], *[0] * BLOCK][:BLOCK]
-        wrong = next(right) + 1
+        wrong = next(accepted_drafts) + 1
         return torch.tensor([(token + 1) % 256 if slot == wrong else token for slot, token in enumerate(block)])
 
     monkeypatch.setattr(decoder.drafter, "draft", draft)
@@ -72,15 +72,15 @@ def test_answers_are_equal_whatever_part_of_a_block_is_right(family: str, monkey
     assert speculative.produced[:8] == (1, 2, 3, 4, 1, 2, 3, 4)
 
 
-def right_slots_in_turn() -> Iterator[int]:
+def accepted_draft_counts() -> Iterator[int]:
     while True:
         yield from range(BLOCK)
 
 
 @pytest.mark.parametrize("window", [0, 3, 6])
-def test_blocks_are_those_that_training_drafts(window: int) -> None:
-    """Memories and positions of decoding against the training forward, at every anchor."""
-    target, site, decoder = made("random:qwen3-tiny", window)
+def test_cached_drafter_equals_the_training_forward(window: int) -> None:
+    """KV cache and positions of decoding give the same drafts as the training forward at every anchor."""
+    target, site, decoder = build_decoder("random:qwen3-tiny", window)
     initialise(site.drafter, 11)
     with torch.no_grad():
         for parameter in site.drafter.parameters():
@@ -96,23 +96,23 @@ def test_blocks_are_those_that_training_drafts(window: int) -> None:
         drafter.append(states[:, start - 1 : start + 2], torch.tensor(start - 1))
         block = drafter.draft(ids[0, start : start + 1], torch.tensor(start))
         assert block.tolist() == [int(ids[0, start]), *trained[start - 1].tolist()]
-    assert len(set(map(tuple, trained.tolist()))) > 10, "the drafter says the same everywhere: nothing was proved"
+    assert len(set(map(tuple, trained.tolist()))) > 10, "drafts are too similar to compare"
 
 
-def test_both_ways_end_with_the_stop_token() -> None:
-    _, _, decoder = made("random:qwen3.6-tiny")
+def test_both_methods_end_with_the_stop_token() -> None:
+    _, _, decoder = build_decoder("random:qwen3.6-tiny")
     answer = decoder.plain(PROMPT, limit=30, stop=None).tokens
-    stop = next(token for place, token in enumerate(answer) if place > 4 and token not in answer[:place])
-    wanted = answer[: answer.index(stop) + 1]
-    assert decoder.plain(PROMPT, limit=30, stop=stop).tokens == wanted
-    assert decoder.speculative(PROMPT, limit=30, stop=stop).tokens == wanted
+    stop = next(token for position, token in enumerate(answer) if position > 4 and token not in answer[:position])
+    expected = answer[: answer.index(stop) + 1]
+    assert decoder.plain(PROMPT, limit=30, stop=stop).tokens == expected
+    assert decoder.speculative(PROMPT, limit=30, stop=stop).tokens == expected
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_5_text"])
-def test_the_answer_is_the_one_transformers_writes(family: str, tmp_path: Path) -> None:
+def test_answer_equals_transformers_generate(family: str, tmp_path: Path) -> None:
     model = published_model(family)
     model.save_pretrained(tmp_path / "target")
-    _, _, decoder = made(str(tmp_path / "target"))
+    _, _, decoder = build_decoder(str(tmp_path / "target"))
     with torch.no_grad():
         reference = model.generate(
             torch.tensor([PROMPT]), max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0
@@ -122,7 +122,7 @@ def test_the_answer_is_the_one_transformers_writes(family: str, tmp_path: Path) 
 
 
 def published_model(family: str) -> Any:
-    """A tiny random model of transformers' own."""
+    """Return a tiny random transformers model of `family`."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The verb evaluate: figures that a brute-force count confirms, a report, and no silence when answers differ."""
+"""The evaluate command: figures equal a brute-force count, the report is written, differing answers are an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVERY_BLOCK = ("objective.num_anchors=32", "objective.noise_std=0.0", "data.buck
 
 @pytest.fixture
 def run(tiny: TinyRun, tmp_path: Path) -> Path:
-    """A finished run with evaluations and a best checkpoint."""
+    """Train a run with evaluations and a best checkpoint."""
     tiny.train("run", "optimizer.max_steps=20", "evaluation.every_steps=10")
     return tmp_path / "run"
 
@@ -45,21 +45,22 @@ def test_report_has_held_out_acceptance_and_equal_decoding(tiny: TinyRun, run: P
     assert decoding["speed_up"] > 0
 
 
-def test_held_out_figures_equal_a_count_by_hand(tiny: TinyRun, run: Path) -> None:
-    """Every block of every sample, drafted alone and judged in plain Python."""
+def test_held_out_figures_equal_a_brute_force_count(tiny: TinyRun, run: Path) -> None:
+    """Draft every block of every sample separately and count in plain Python."""
     config = tiny.config(*EVERY_BLOCK, f"drafter.init_from={find_trained(run).folder}")
     target = load_target(config, "cpu")
     site = place_drafter(config, target, "cpu")
     measured = measure_held_out(config, target, site, site.head)
-    blocks = [block for sample in samples(tiny) for block in judged_blocks(sample, target, site)]
+    blocks = [block for sample in samples(tiny) for block in checked_blocks(sample, target, site)]
     assert measured.blocks == len(blocks)
     lengths = [1 + next((k for k, right in enumerate(b) if not right), 3) for b in blocks]
     assert measured.accept_len == pytest.approx(sum(lengths) / len(lengths))
     for k in range(3):
-        judged = [b for b in blocks if b[k] is not None]
-        accepted = sum(all(b[: k + 1]) for b in judged) / len(judged)
+        supervised = [b for b in blocks if b[k] is not None]
+        accepted = sum(all(b[: k + 1]) for b in supervised) / len(supervised)
         assert measured.acceptance_per_position[k] == pytest.approx(accepted)
-        assert measured.accuracy_per_position[k] == pytest.approx(sum(map(bool, (b[k] for b in judged))) / len(judged))
+        correct = sum(bool(b[k]) for b in supervised) / len(supervised)
+        assert measured.accuracy_per_position[k] == pytest.approx(correct)
 
 
 def samples(tiny: TinyRun) -> list[list[int]]:
@@ -69,8 +70,8 @@ def samples(tiny: TinyRun) -> list[list[int]]:
     return [held[number].input_ids.tolist() for number in range(len(held))]
 
 
-def judged_blocks(ids: list[int], target: object, site: object) -> list[list[bool | None]]:
-    """For each anchor, whether slots 1..3 are right; None past the end. Answers begin at the third id."""
+def checked_blocks(ids: list[int], target: object, site: object) -> list[list[bool | None]]:
+    """Return, per anchor, the correctness of slots 1..3, None past the end. Answers begin at the third id."""
     tokens = torch.tensor([ids])
     states = target.capture(tokens)  # type: ignore[attr-defined]
     found: list[list[bool | None]] = []
@@ -89,8 +90,8 @@ def judged_blocks(ids: list[int], target: object, site: object) -> list[list[boo
     return found
 
 
-def test_a_wrong_answer_is_an_error_with_a_report(tiny: TinyRun, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target that reads blocks wrongly (as a broken cache would) gives answers that are not its own."""
+def test_differing_answers_fail_after_the_report(tiny: TinyRun, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong logits for blocks, as from a broken cache, change the speculative answers."""
     real = CachedTarget.forward
 
     def forward(self: CachedTarget, ids: Tensor, start: Tensor, **options: bool) -> tuple[Tensor, Tensor]:
@@ -98,13 +99,13 @@ def test_a_wrong_answer_is_an_error_with_a_report(tiny: TinyRun, run: Path, monk
         return (logits.roll(1, dims=-1) if ids.shape[1] == 4 else logits), states
 
     monkeypatch.setattr(CachedTarget, "forward", forward)
-    with pytest.raises(DecodingDiffers, match="the answers part at token"):
+    with pytest.raises(DecodingDiffers, match="the answers differ from token"):
         evaluate(job(run, prompts=2), tiny.config())
     report = json.loads((run / "report.json").read_text())
     assert not report["ok"] and len(report["problems"]) == 2
     assert report["decoding"]["differences"][0]["margin"] > 0
 
 
-def test_no_held_out_data_is_one_message(tiny: TinyRun, run: Path) -> None:
+def test_missing_held_out_data_is_refused(tiny: TinyRun, run: Path) -> None:
     with pytest.raises(InputError, match=r"data\.eval_path is empty"):
         evaluate(job(run, prompts=0), tiny.config('data.eval_path=""'))

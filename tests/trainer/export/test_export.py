@@ -1,4 +1,4 @@
-"""The export: exactly what servers read, whole or not there, and equal to the checkpoint."""
+"""Export: the files servers read, atomic, and equal to the checkpoint."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ SERVER_KEYS = {
 
 @pytest.fixture
 def config(tiny: TinyRun) -> Config:
-    """A drafter of a hybrid target, whose own rotary settings must not leak."""
+    """Return the configuration of a hybrid target, whose rotary settings must not leak into the export."""
     return tiny.config("target.path=random:qwen3.6-tiny")
 
 
 @pytest.fixture
 def checkpoint(config: Config, tmp_path: Path) -> Path:
-    """A folder with the weights of a fresh drafter."""
+    """Write the weights of a new drafter and return their folder."""
     folder = tmp_path / "weights"
     folder.mkdir()
     drafter = build_drafter(config, read_shape(locate(config.target.path)))
@@ -51,7 +51,7 @@ def checkpoint(config: Config, tmp_path: Path) -> Path:
     return folder
 
 
-def test_config_has_the_servers_keys_and_no_rotary_setting_of_the_target(
+def test_config_has_the_keys_servers_need_and_no_rotary_setting_of_the_target(
     config: Config, checkpoint: Path, tmp_path: Path
 ) -> None:
     export_drafter(config, find_trained(checkpoint), tmp_path / "out", "bfloat16")
@@ -62,7 +62,7 @@ def test_config_has_the_servers_keys_and_no_rotary_setting_of_the_target(
     assert not any(leak in text for leak in ("partial_rotary_factor", "mrope", "rope_parameters", "linear_attention"))
 
 
-def test_full_layers_only_means_no_window(config: Config, checkpoint: Path, tiny: TinyRun, tmp_path: Path) -> None:
+def test_drafter_with_only_full_layers_has_no_window(checkpoint: Path, tiny: TinyRun, tmp_path: Path) -> None:
     full = tiny.config("target.path=random:qwen3.6-tiny", "drafter.sliding_window=0")
     export_drafter(full, find_trained(checkpoint), tmp_path / "out", "bfloat16")
     written = json.loads((tmp_path / "out/config.json").read_text())
@@ -71,43 +71,43 @@ def test_full_layers_only_means_no_window(config: Config, checkpoint: Path, tiny
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_every_tensor_is_there_unfused_and_unprefixed(
+def test_all_tensors_are_exported_unfused_and_unprefixed(
     dtype: str, config: Config, checkpoint: Path, tmp_path: Path
 ) -> None:
     done = export_drafter(config, find_trained(checkpoint), tmp_path / "out", dtype)
-    meant = load_file(checkpoint / "model.safetensors")
+    expected = load_file(checkpoint / "model.safetensors")
     found = load_file(tmp_path / "out/model.safetensors")
     assert done.tensors == len(found) == 3 + 2 * 11
     assert {"fc.weight", "hidden_norm.weight", "norm.weight", "layers.1.self_attn.q_norm.weight"} <= found.keys()
-    assert all(torch.equal(found[name], value.to(getattr(torch, dtype))) for name, value in meant.items())
+    assert all(torch.equal(found[name], value.to(getattr(torch, dtype))) for name, value in expected.items())
 
 
-def test_an_existing_folder_is_left_alone(config: Config, checkpoint: Path, tmp_path: Path) -> None:
+def test_existing_output_folder_is_not_changed(config: Config, checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match="exists already"):
         export_drafter(config, find_trained(checkpoint), tmp_path / "out", "bfloat16")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_values_that_are_not_finite_are_refused_and_nothing_is_left(
+def test_nan_and_inf_are_refused_and_leave_no_files(
     config: Config, checkpoint: Path, tmp_path: Path
 ) -> None:
     tensors = {name: value.clone() for name, value in load_file(checkpoint / "model.safetensors").items()}
     tensors["layers.1.mlp.up_proj.weight"][3, 2] = torch.inf
     write_tensors(checkpoint / "model.safetensors", tensors)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(InputError, match=r"not finite, such as layers\.1\.mlp\.up_proj\.weight"):
+    with pytest.raises(InputError, match=r"hold NaN or Inf, such as layers\.1\.mlp\.up_proj\.weight"):
         export_drafter(config, find_trained(checkpoint), tmp_path / "out", "bfloat16")
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_weights_of_another_shape_are_refused_by_name(tiny: TinyRun, checkpoint: Path, tmp_path: Path) -> None:
+def test_weights_of_another_shape_are_refused_by_tensor_name(tiny: TinyRun, checkpoint: Path, tmp_path: Path) -> None:
     other = tiny.config("target.path=random:qwen3.6-tiny", "drafter.num_layers=3")
     with pytest.raises(InputError, match=r"layers\.2\."):
         export_drafter(other, find_trained(checkpoint), tmp_path / "out", "bfloat16")
 
 
-def test_reading_back_sees_one_flipped_bit_and_one_changed_key(
+def test_check_detects_a_flipped_bit_and_a_changed_key(
     config: Config, checkpoint: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -124,14 +124,15 @@ def test_reading_back_sees_one_flipped_bit_and_one_changed_key(
         check_export(out, values, tensors)
 
 
-def test_a_run_gives_its_best_checkpoint_and_a_damaged_one_is_refused(tiny: TinyRun, tmp_path: Path) -> None:
+def test_best_checkpoint_of_a_run_is_exported_and_a_damaged_one_is_refused(tiny: TinyRun, tmp_path: Path) -> None:
     tiny.train("run", "optimizer.max_steps=10")
     checkpoints = tmp_path / "run/checkpoints"
     assert find_trained(tmp_path / "run").name == "step-00000010"
     (checkpoints / "best").symlink_to("step-00000005")
     assert find_trained(tmp_path / "run").name == "step-00000005"
     assert find_trained(checkpoints / "latest").name == "step-00000010"
-    command = [*tiny.command("", verb="export"), "--checkpoint", str(tmp_path / "run"), "--output", str(tmp_path / "o")]
+    command = tiny.command("", subcommand="export")
+    command += ["--checkpoint", str(tmp_path / "run"), "--output", str(tmp_path / "o")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=process_environment())
     assert done.returncode == 0 and "exported step-00000005: 25 tensors" in done.stdout, done.stdout + done.stderr
     data = bytearray((checkpoints / "best/model.safetensors").read_bytes())
@@ -141,6 +142,6 @@ def test_a_run_gives_its_best_checkpoint_and_a_damaged_one_is_refused(tiny: Tiny
         find_trained(tmp_path / "run")
 
 
-def test_no_weights_there_is_one_message(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no model\.safetensors there; name a checkpoint"):
+def test_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no model\.safetensors found; name a checkpoint"):
         find_trained(tmp_path)

@@ -1,4 +1,4 @@
-"""An export in the published package: bench/published_loader.py does it; here it must come out equal."""
+"""The published dflash package loads an export and drafts the same blocks (bench/published_loader.py)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 CANNOT_INSTALL = 3
 
 
-def test_the_published_package_loads_an_export_and_drafts_the_same(repo: Path, tmp_path: Path) -> None:
+def test_published_package_loads_an_export_and_drafts_the_same_blocks(repo: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, str(repo / "bench/published_loader.py"), "--json", str(report)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode == CANNOT_INSTALL:
-        pytest.skip(f"the package dflash is not to be had here: {done.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"the package dflash cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(report.read_text())
     assert figures["worst_relative_error"] < 1e-5

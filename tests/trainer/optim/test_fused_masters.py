@@ -19,7 +19,7 @@ from dflash_trainer.optim.fused_masters import FusedMasters, create_masters
 from dflash_trainer.optim.masters import Masters
 from dflash_trainer.optim.split_fp32 import join, split
 from dflash_trainer.pipeline import drafter_worker, exchange
-from tiny_runs import TinyRun, what_was_trained
+from tiny_runs import TinyRun, step_results
 
 
 def weights(seed: int) -> dict[str, torch.Tensor]:
@@ -163,7 +163,7 @@ def test_step_launched_before_its_norm_is_read_trains_the_same(
     more = (f"drafter.devices={devices}", f"optimizer.accumulate={accumulate}", f"optimizer.clip={clip}")
     norm_first = run_with(tiny, monkeypatch, _NormFirst, "norm-first", *more)
     launched = run_with(tiny, monkeypatch, FusedMasters, "launched", *more)
-    assert what_was_trained(launched) == what_was_trained(norm_first)
+    assert step_results(launched) == step_results(norm_first)
     assert all(row["grad_norm"] > 0.5 for row in launched)
 
 
@@ -189,7 +189,7 @@ def test_nonfinite_norm_is_skipped_and_counted_after_the_launch(
     skipped = devices.count("cpu")
     assert [row["skipped_batches"] for row in found[1]] == [0, *[skipped] * 5]
     assert found[1][1]["grad_norm"] == "nan"
-    assert what_was_trained(found[1]) == what_was_trained(found[0])
+    assert step_results(found[1]) == step_results(found[0])
     steps = {name: Path(tiny.folder / name / "checkpoints/latest").resolve() for name in ("_NormFirst", "FusedMasters")}
     saved = [(folder / "optimizer.safetensors").read_bytes() for folder in steps.values()]
     assert saved[0] == saved[1]

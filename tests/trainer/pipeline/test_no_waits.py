@@ -1,4 +1,4 @@
-"""What a drafter's step launches never makes the host wait: a GPU has work queued from one step to the next."""
+"""A drafter's step never synchronizes with the GPU, which always has work queued for the next step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dflash_trainer.config.load import load_config
 from tiny_runs import REPO
 
 LENGTH = 256
-WITHOUT = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-ON_GPU = pytest.param("cuda:0", marks=[pytest.mark.gpu, WITHOUT])
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+ON_GPU = pytest.param("cuda:0", marks=[pytest.mark.gpu, NEEDS_GPU])
 
 
 @contextmanager
-def waits_are_errors(device: str) -> Iterator[None]:
-    """Any copy or read that waits for the GPU raises."""
+def synchronization_is_an_error(device: str) -> Iterator[None]:
+    """Make every operation that synchronizes with the GPU raise."""
     if device == "cpu":
         yield
         return
@@ -31,7 +31,7 @@ def waits_are_errors(device: str) -> Iterator[None]:
 
 
 def bench(device: str) -> DrafterBench:
-    """A small drafter, with a GPU's kernels where there is one."""
+    """Return a small drafter, compiled on a GPU."""
     compilation.configure_thread()
     values = {
         "target.path": '"random:qwen3.6-tiny"',
@@ -50,20 +50,20 @@ def bench(device: str) -> DrafterBench:
     return DrafterBench(config, LENGTH, torch.device(device))
 
 
-def masters_of(made: DrafterBench) -> dict[str, torch.Tensor]:
-    """Copies of the fp32 masters by name."""
-    return {name: value.clone() for name, value in made.masters.state() if name.endswith("/master")}
+def copy_masters(drafter: DrafterBench) -> dict[str, torch.Tensor]:
+    """Return copies of the fp32 masters by name."""
+    return {name: value.clone() for name, value in drafter.masters.state() if name.endswith("/master")}
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])
-def test_a_step_is_launched_without_a_wait(device: str) -> None:
-    """Its reading of the norm waits for an event behind the backward pass, not for the update."""
-    made = bench(device)
-    made.step()
-    made.step()
+def test_step_does_not_synchronize(device: str) -> None:
+    """Reading the norm waits for an event after the backward pass, not for the update."""
+    drafter = bench(device)
+    drafter.step()
+    drafter.step()
     compiled = compilation.compiled_graphs()
-    before = masters_of(made)
-    with waits_are_errors(device):
-        made.step()
+    before = copy_masters(drafter)
+    with synchronization_is_an_error(device):
+        drafter.step()
     assert compilation.compiled_graphs() == compiled
-    assert all(not torch.equal(master, before[name]) for name, master in masters_of(made).items())
+    assert all(not torch.equal(master, before[name]) for name, master in copy_masters(drafter).items())

@@ -1,4 +1,4 @@
-"""state.json: signs of life from silent work, and the run's length in every phase."""
+"""state.json: heartbeats during silent work, and the size of the run in every phase."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from dflash_trainer.records.phase import RunState
 from tiny_runs import TinyRun
 
 
-def state_of(folder: Path) -> dict[str, object]:
-    told: dict[str, object] = json.loads((folder / "state.json").read_text())
-    return told
+def read_state(folder: Path) -> dict[str, object]:
+    state: dict[str, object] = json.loads((folder / "state.json").read_text())
+    return state
 
 
-def test_silent_work_gives_signs_of_life_until_it_speaks(tmp_path: Path) -> None:
+def test_heartbeat_reports_silent_work_until_the_next_message(tmp_path: Path) -> None:
     state = RunState(tmp_path)
     state.enter("target_weights", "big.gguf on cpu")
     with Heartbeat(state, "target[0] reading big.gguf", every=0.1) as heartbeat:
         deadline = time.monotonic() + 20
-        while not str(state_of(tmp_path)["detail"]).startswith("target[0] reading big.gguf, "):
-            assert time.monotonic() < deadline, state_of(tmp_path)
+        while not str(read_state(tmp_path)["detail"]).startswith("target[0] reading big.gguf, "):
+            assert time.monotonic() < deadline, read_state(tmp_path)
             time.sleep(0.05)
         heartbeat.end()
         state.enter("target_weights", "layer 1/2", done=1, total=2)
         time.sleep(1)
-        assert state_of(tmp_path)["detail"] == "layer 1/2"
+        assert read_state(tmp_path)["detail"] == "layer 1/2"
 
 
-def test_the_length_of_a_run_is_known_after_it_ended(tiny: TinyRun) -> None:
+def test_finished_state_has_the_total_steps_and_phases(tiny: TinyRun) -> None:
     tiny.train("run", "optimizer.max_steps=2")
-    told = state_of(tiny.folder / "run")
-    assert (told["phase"], told["step"], told["total_steps"]) == ("finished", 2, 2)
-    phases = told["phases"]
+    state = read_state(tiny.folder / "run")
+    assert (state["phase"], state["step"], state["total_steps"]) == ("finished", 2, 2)
+    phases = state["phases"]
     assert isinstance(phases, list)
     assert [name for name, _ in phases] == ["imports", "dataset", "target_weights", "first_steps"]
     assert "samples, " in phases[1][1]
-    assert phases[2][1] == "target[0] layer 4/4", "what it came to, however quick it was"
+    assert phases[2][1] == "target[0] layer 4/4", "the final detail of a phase is recorded even if the phase was short"

@@ -1,4 +1,4 @@
-"""wandb and TensorBoard: decided before the start, never a prompt, never the end of a run."""
+"""wandb and TensorBoard: no prompt, and no failure that ends a run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dflash_trainer.records.trackers import wandb_mode
 from tiny_runs import TinyRun, process_environment
 
 
-def test_case_64_online_without_a_key_on_a_terminal_goes_offline_and_never_waits(tiny: TinyRun) -> None:
-    """The run has a real terminal as its input and output, as in tmux; nobody types."""
+def test_online_without_a_key_logs_offline_without_a_prompt(tiny: TinyRun) -> None:
+    """The run has a real terminal as its input and output, as in tmux, and gets no input."""
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         tiny.command("run", "logging.wandb=online", "optimizer.max_steps=3"),
@@ -34,15 +34,15 @@ def test_case_64_online_without_a_key_on_a_terminal_goes_offline_and_never_waits
 
 
 @pytest.mark.parametrize(
-    ("wanted", "key", "mode"),
+    ("configured", "key", "mode"),
     [("disabled", "", "disabled"), ("offline", "", "offline"), ("online", "", "offline"), ("online", "k", "online")],
 )
-def test_case_64_mode_is_decided_from_the_key(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wanted: str, key: str, mode: str
+def test_wandb_mode_depends_on_the_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, configured: str, key: str, mode: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WANDB_API_KEY", key)
-    assert wandb_mode(LoggingConfig(wandb=wanted), lambda line: None) == mode  # type: ignore[arg-type]
+    assert wandb_mode(LoggingConfig(wandb=configured), lambda line: None) == mode  # type: ignore[arg-type]
 
 
 def test_netrc_entry_counts_as_a_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_netrc_entry_counts_as_a_key(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert wandb_mode(LoggingConfig(wandb="online"), lambda line: None) == "online"
 
 
-def test_tensorboard_files_hold_the_loss(tiny: TinyRun) -> None:
+def test_tensorboard_files_contain_the_loss(tiny: TinyRun) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     assert tiny.train("run", "logging.tensorboard=true", "optimizer.max_steps=3") == ExitCode.FINISHED
@@ -62,15 +62,15 @@ def test_tensorboard_files_hold_the_loss(tiny: TinyRun) -> None:
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
 
 
-def test_tracker_that_cannot_start_is_named_and_left_out(tiny: TinyRun, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tracker_that_cannot_start_is_reported_and_disabled(tiny: TinyRun, capfd: pytest.CaptureFixture[str]) -> None:
     (tiny.folder / "run").mkdir()
     (tiny.folder / "run/tensorboard").write_text("a file is in the way")
     assert tiny.train("run", "logging.tensorboard=true", "optimizer.max_steps=2") == ExitCode.FINISHED
-    assert "tracker left out: " in capfd.readouterr().out
+    assert "tracker disabled: " in capfd.readouterr().out
 
 
 def read_all(controller: int) -> str:
-    """Everything the other side of a terminal prints until it closes."""
+    """Return the output of a terminal until it closes."""
     parts = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Unusable samples, NaN, damaged data, workers that fail: skipped and counted, or ended by name, never a hang."""
+"""Unusable samples, NaN, damaged data and failing workers: skipped and counted, or a named failure, never a hang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiny_runs import TinyRun
 
 @pytest.fixture
 def nan_states(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, ...]]:
-    """Ids of the samples whose hidden states become NaN: add a sample's first ids to poison it."""
+    """Return the set of samples, by their first four ids, whose hidden states become NaN."""
     poisoned: set[tuple[int, ...]] = set()
     real = Target.capture
 
@@ -30,7 +30,7 @@ def nan_states(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, ...]]:
     return poisoned
 
 
-def test_case_67_one_sample_with_nan_states_is_skipped_and_counted(tiny: TinyRun, nan_states: set) -> None:
+def test_sample_with_nan_states_is_skipped_and_counted(tiny: TinyRun, nan_states: set) -> None:
     sample = ArrowSamples.open(tiny.folder / "train")[5]
     nan_states.add(tuple(sample.input_ids[:4].tolist()))
     assert tiny.train("run", "optimizer.max_steps=0", "optimizer.epochs=2") == ExitCode.FINISHED
@@ -42,7 +42,7 @@ def test_case_67_one_sample_with_nan_states_is_skipped_and_counted(tiny: TinyRun
     assert hit == [row["step"] for row in rows if 5 in row["samples"]]
 
 
-def test_case_67_nan_loss_at_step_3_is_skipped_flagged_and_training_goes_on(
+def test_nan_loss_is_skipped_and_counted_and_training_continues(
     tiny: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loss_becomes_nan_at(monkeypatch, {3})
@@ -53,7 +53,7 @@ def test_case_67_nan_loss_at_step_3_is_skipped_flagged_and_training_goes_on(
     assert all(isinstance(row["grad_norm"], float) for row in rows)
 
 
-def test_case_67_a_nan_batch_leaves_nothing_in_the_sum_of_an_accumulated_step(
+def test_nan_batch_is_excluded_from_an_accumulated_step(
     tiny: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loss_becomes_nan_at(monkeypatch, {3})
@@ -63,7 +63,7 @@ def test_case_67_a_nan_batch_leaves_nothing_in_the_sum_of_an_accumulated_step(
     assert all(isinstance(row[key], float) for row in rows for key in ("loss", "grad_norm"))
 
 
-def test_case_67_a_run_of_nan_ends_by_name_with_a_good_checkpoint(
+def test_consecutive_nan_batches_end_the_run_with_a_good_checkpoint(
     tiny: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loss_becomes_nan_at(monkeypatch, set(range(3, 100)))
@@ -94,17 +94,17 @@ def test_nan_gradient_skips_the_step_and_keeps_the_weights_finite(
     assert rows[0]["grad_norm"] == "nan" and all(isinstance(row["loss"], float) for row in rows)
 
 
-def test_samples_without_answer_or_with_foreign_ids_are_left_out(tiny: TinyRun) -> None:
+def test_samples_without_answer_or_with_invalid_ids_are_skipped(tiny: TinyRun) -> None:
     add_file(
         tiny.folder / "train",
-        [("no answer", [1, 2, 3, 4] * 4, [0] * 16), ("foreign", [999] * 12, [1] * 12), ("short", [7], [1])],
+        [("no answer", [1, 2, 3, 4] * 4, [0] * 16), ("invalid id", [999] * 12, [1] * 12), ("short", [7], [1])],
     )
     assert tiny.train("run", "optimizer.max_steps=0", "optimizer.epochs=1") == ExitCode.FINISHED
     assert tiny.rows("run")[-1]["skipped_samples"] == 3
 
 
-def test_batches_with_some_unusable_samples_are_no_run_of_bad_batches(tiny: TinyRun, nan_states: set) -> None:
-    """A fifth of a dataset is cut before its answers, and a sample is NaN: every large batch has some, and trains."""
+def test_batches_with_some_unusable_samples_do_not_count_as_unusable(tiny: TinyRun, nan_states: set) -> None:
+    """A fifth of the samples have no answer and one has NaN states: every large batch has some and still trains."""
     rows = [(f"s{n}", [n % 50 + 1] * 14, [0] * 14 if n % 5 == 0 else [0, 0] + [1] * 12) for n in range(400)]
     add_file(tiny.folder / "train", rows)
     nan_states.add((3, 3, 3, 3))
@@ -113,7 +113,7 @@ def test_batches_with_some_unusable_samples_are_no_run_of_bad_batches(tiny: Tiny
     assert last["skipped_samples"] > 50 and last["skipped_batches"] == 0
 
 
-def test_case_68_cut_arrow_file_is_refused_by_name_before_anything_heavy(
+def test_truncated_arrow_file_is_named_before_weights_are_loaded(
     tiny: TinyRun, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tiny.folder / "train/data-00001-of-00002.arrow"
@@ -124,7 +124,7 @@ def test_case_68_cut_arrow_file_is_refused_by_name_before_anything_heavy(
 
 
 @pytest.mark.parametrize("damage", ["empty", "garbage", "header"])
-def test_case_68_other_damage_is_named_too(tmp_path: Path, damage: str) -> None:
+def test_damaged_arrow_file_is_named(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "data.arrow"
     write_samples(file, [("a", [1, 2, 3], [0, 1, 1])])
     data = {"empty": b"", "garbage": b"\x07" * 300, "header": file.read_bytes()[:40]}[damage]
@@ -133,7 +133,7 @@ def test_case_68_other_damage_is_named_too(tmp_path: Path, damage: str) -> None:
         ArrowSamples.open(tmp_path)
 
 
-def test_mask_of_another_length_is_named_with_its_row(tmp_path: Path) -> None:
+def test_mask_of_another_length_is_reported_with_its_row(tmp_path: Path) -> None:
     write_samples(tmp_path / "data.arrow", [("a", [1, 2], [1, 1]), ("b", [1, 2, 3], [1, 1])])
     with pytest.raises(InputError, match="row 1 has 3 ids and 2 mask values"):
         ArrowSamples.open(tmp_path)
@@ -141,7 +141,7 @@ def test_mask_of_another_length_is_named_with_its_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("owner", ["target", "drafter", "prefetch"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_failing_worker_ends_the_run_with_its_own_traceback(
+def test_failing_worker_ends_the_run_with_its_traceback(
     tiny: TinyRun, monkeypatch: pytest.MonkeyPatch, owner: str, workers: int
 ) -> None:
     make_worker_fail(monkeypatch, owner)
@@ -153,7 +153,7 @@ def test_failing_worker_ends_the_run_with_its_own_traceback(
     assert "in boom" in failure["traceback"]
 
 
-def test_out_of_memory_has_its_own_name_and_code(tiny: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_has_a_specific_name_and_code(tiny: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     def boom(*args: object, **kwargs: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB")
 
@@ -162,7 +162,7 @@ def test_out_of_memory_has_its_own_name_and_code(tiny: TinyRun, monkeypatch: pyt
     assert tiny.failure("run")["name"] == "gpu_out_of_memory"
 
 
-def test_missing_gpu_is_refused_before_anything_heavy(tiny: TinyRun, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_gpu_is_refused_before_weights_are_loaded(tiny: TinyRun, capfd: pytest.CaptureFixture[str]) -> None:
     code = tiny.train("run", 'target.devices=["cuda:0","cuda:1"]', 'drafter.devices=["cuda:98"]')
     assert code == ExitCode.DEVICE
     assert tiny.failure("run")["name"] == "gpu_missing"
@@ -170,7 +170,7 @@ def test_missing_gpu_is_refused_before_anything_heavy(tiny: TinyRun, capfd: pyte
 
 
 def loss_becomes_nan_at(monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> None:
-    """Multiply the loss of these training batches (from 1) by NaN."""
+    """Replace the loss of these training batches, counted from 1, with NaN."""
     real = drafter_worker.draft_loss
     count = [0]
 
@@ -185,7 +185,7 @@ def loss_becomes_nan_at(monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> Non
 
 
 def make_worker_fail(monkeypatch: pytest.MonkeyPatch, owner: str) -> None:
-    """Let the third call in one kind of thread divide by zero."""
+    """Make the third call in one kind of worker divide by zero."""
     count = [0]
 
     def failing(real: object) -> object:
@@ -208,5 +208,5 @@ def make_worker_fail(monkeypatch: pytest.MonkeyPatch, owner: str) -> None:
 
 
 def add_file(folder: Path, rows: list[tuple[str, list[int], list[int]]]) -> None:
-    """One more Arrow file in a dataset folder."""
+    """Add an Arrow file to a dataset folder."""
     write_samples(folder / "data-00002-of-00003.arrow", rows)

@@ -1,4 +1,4 @@
-"""What only a GPU can tell: states that are overwritten while they are needed, and kernels that no warm-up made."""
+"""Tests that need a GPU: reuse of ring buffers, and kernels that the warm-up did not compile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def batch(turn: int) -> Any:
     return SimpleNamespace(work=SimpleNamespace(turn=turn))
 
 
-def test_states_that_are_being_trained_on_are_not_those_written_next() -> None:
+def test_states_in_use_are_not_overwritten() -> None:
     device = torch.device("cuda:0")
     queue = StatesQueue(device, 2, RingShape(tokens=8, width=4, dtype=torch.float32))
     weight = torch.ones(4, 3, device=device, requires_grad=True)
@@ -44,15 +44,16 @@ def test_states_that_are_being_trained_on_are_not_those_written_next() -> None:
     assert queue.take().states_BLX.flatten().tolist() == [5.0] * 32
 
 
-def test_a_run_compiles_nothing_that_the_warm_up_did_not(tmp_path: Path) -> None:
+def test_run_after_a_warm_up_compiles_nothing(tmp_path: Path) -> None:
     paths = [str(REPO / "trainer"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     trainer = [sys.executable, "-m", "dflash_trainer"]
-    words = [*SMALL, "--cache-dir", str(tmp_path / "cache")]
-    told = tmp_path / "told.json"
-    subprocess.run([*trainer, "warmup", *words, "--report", str(tmp_path / "report.json")], check=True, env=environment)
-    bench = [*trainer, "bench", "pipeline", *words, "--repeats", "4", "--json", str(told)]
+    options = [*SMALL, "--cache-dir", str(tmp_path / "cache")]
+    report = tmp_path / "bench.json"
+    warmup = [*trainer, "warmup", *options, "--report", str(tmp_path / "warmup.json")]
+    subprocess.run(warmup, check=True, env=environment)
+    bench = [*trainer, "bench", "pipeline", *options, "--repeats", "4", "--json", str(report)]
     subprocess.run(bench, check=True, env=environment)
-    figures = json.loads(told.read_text())
+    figures = json.loads(report.read_text())
     assert figures["recompiles"] == 0
     assert (figures["cache"]["fxgraph_cache_miss"], figures["cache"]["autograd_cache_miss"]) == (0, 0)

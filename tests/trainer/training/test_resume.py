@@ -1,4 +1,4 @@
-"""Exact resume, stop by signal, kill at any step."""
+"""Exact resume after a stop by signal and after a kill at any step."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from dflash_trainer.errors import ExitCode
 from dflash_trainer.training.stop_signals import StopSignals
 from published_targets import published
 from safetensors.torch import load_file, save_file
-from tiny_runs import TinyRun, what_was_trained, write_dataset
+from tiny_runs import TinyRun, step_results, write_dataset
 
 
 @pytest.fixture
-def whole(tiny: TinyRun) -> list[Any]:
-    """An uninterrupted run of 40 steps."""
-    assert tiny.train("whole") == ExitCode.FINISHED
-    return what_was_trained(tiny.rows("whole"))
+def uninterrupted(tiny: TinyRun) -> list[Any]:
+    """Train an uninterrupted run of 40 steps and return its rows."""
+    assert tiny.train("uninterrupted") == ExitCode.FINISHED
+    return step_results(tiny.rows("uninterrupted"))
 
 
-def broken_off(tiny: TinyRun, name: str, *overrides: str) -> None:
-    """A run as one that was killed leaves it: its newest checkpoint is that of step 4."""
+def interrupted_run(tiny: TinyRun, name: str, *overrides: str) -> None:
+    """Leave a run as after a kill: its newest checkpoint is that of step 4."""
     assert tiny.train(name, "checkpoint.every_steps=4", *overrides) == ExitCode.FINISHED
     for folder in (tiny.folder / name / "checkpoints").glob("step-*"):
         if folder.name != "step-00000004":
@@ -37,7 +37,7 @@ def broken_off(tiny: TinyRun, name: str, *overrides: str) -> None:
 
 
 def kill_at(tiny: TinyRun, name: str, step: int, *overrides: str) -> None:
-    """Kill -9 a run soon after `step`, surely before its end."""
+    """Kill a run with SIGKILL soon after `step` and before it finishes."""
     process = tiny.start(name, *overrides)
     tiny.wait_for_step(name, step, process)
     process.kill()
@@ -45,17 +45,17 @@ def kill_at(tiny: TinyRun, name: str, step: int, *overrides: str) -> None:
     assert tiny.rows(name)[-1]["step"] < 40
 
 
-def test_two_runs_from_one_seed_are_equal_bit_for_bit(tiny: TinyRun, whole: list[Any]) -> None:
-    tiny.train("again")
-    assert what_was_trained(tiny.rows("again")) == whole
+def test_two_runs_from_one_seed_are_equal_bit_for_bit(tiny: TinyRun, uninterrupted: list[Any]) -> None:
+    tiny.train("second")
+    assert step_results(tiny.rows("second")) == uninterrupted
 
 
-def test_case_62_killed_and_resumed_equals_uninterrupted_bit_for_bit(tiny: TinyRun, whole: list[Any]) -> None:
-    """Killed about steps 2, 5, 9 and 20 (before, just after and between checkpoints), going on each time."""
+def test_resume_after_kills_equals_an_uninterrupted_run_bit_for_bit(tiny: TinyRun, uninterrupted: list[Any]) -> None:
+    """Kill at about steps 2, 5, 9 and 20 (before, just after and between checkpoints) and resume each time."""
     for step in (2, 5, 9, 20):
         kill_at(tiny, "killed", step)
     assert tiny.train("killed") == ExitCode.FINISHED
-    assert what_was_trained(tiny.rows("killed")) == whole
+    assert step_results(tiny.rows("killed")) == uninterrupted
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_case_62_killed_and_resumed_equals_uninterrupted_bit_for_bit(tiny: TinyR
         ("optimizer.state_dtype=bfloat16", "drafter.dtype=bfloat16", "optimizer.schedule=wsd"),
     ],
 )
-def test_case_62_holds_for_several_workers_and_other_optimizers(tiny: TinyRun, workers: tuple[str, ...]) -> None:
-    assert tiny.train("whole", *workers) == ExitCode.FINISHED
+def test_resume_is_exact_with_several_workers_and_other_optimizers(tiny: TinyRun, workers: tuple[str, ...]) -> None:
+    assert tiny.train("uninterrupted", *workers) == ExitCode.FINISHED
     kill_at(tiny, "killed", 6, *workers)
     assert tiny.train("killed", *workers) == ExitCode.FINISHED
-    assert what_was_trained(tiny.rows("killed")) == what_was_trained(tiny.rows("whole"))
+    assert step_results(tiny.rows("killed")) == step_results(tiny.rows("uninterrupted"))
 
 
-def test_case_62_each_sample_comes_once_an_epoch(tiny: TinyRun) -> None:
+def test_each_sample_is_used_once_per_epoch(tiny: TinyRun) -> None:
     per_epoch = 24
     tiny.train("run", "optimizer.max_steps=0", "optimizer.epochs=3")
     seen = Counter(sample for row in tiny.rows("run") for sample in row["samples"])
@@ -81,7 +81,9 @@ def test_case_62_each_sample_comes_once_an_epoch(tiny: TinyRun) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_saves_leaves_zero_and_resume_goes_on(tiny: TinyRun, whole: list[Any], number: signal.Signals) -> None:
+def test_signal_saves_a_checkpoint_exits_zero_and_the_run_resumes(
+    tiny: TinyRun, uninterrupted: list[Any], number: signal.Signals
+) -> None:
     process = tiny.start("stopped")
     tiny.wait_for_step("stopped", 2, process)
     process.send_signal(number)
@@ -92,7 +94,7 @@ def test_signal_saves_leaves_zero_and_resume_goes_on(tiny: TinyRun, whole: list[
     latest = tiny.folder / "stopped/checkpoints/latest"
     assert latest.resolve().name == f"step-{step:08d}"
     assert tiny.train("stopped") == ExitCode.FINISHED
-    assert what_was_trained(tiny.rows("stopped")) == whole
+    assert step_results(tiny.rows("stopped")) == uninterrupted
 
 
 @pytest.mark.parametrize(
@@ -105,10 +107,10 @@ def test_signal_saves_leaves_zero_and_resume_goes_on(tiny: TinyRun, whole: list[
     ids=["imports", "loading", "compiling"],
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_during_start_up_leaves_zero(
+def test_signal_during_start_up_exits_zero(
     tiny: TinyRun, number: signal.Signals, seen: str, options: tuple[str, ...]
 ) -> None:
-    """A compiler makes failures of its own out of the exceptions that it sees; a signal must not be one of them."""
+    """The compiler turns exceptions into its own failures; this must not happen to a signal."""
     (tiny.folder / "early").mkdir()
     process = tiny.start("early", *options)
     while seen not in tiny.log("early"):
@@ -121,7 +123,7 @@ def test_signal_during_start_up_leaves_zero(
 
 
 @pytest.mark.parametrize("seen", ["phase saving", "phase finished"])
-def test_signals_at_the_end_change_nothing(tiny: TinyRun, seen: str) -> None:
+def test_signals_at_the_end_of_a_run_are_ignored(tiny: TinyRun, seen: str) -> None:
     process = tiny.start("run", "optimizer.max_steps=3")
     while seen not in tiny.log("run"):
         assert process.poll() in (None, 0), tiny.log("run")
@@ -132,8 +134,8 @@ def test_signals_at_the_end_change_nothing(tiny: TinyRun, seen: str) -> None:
     assert (tiny.folder / "run/checkpoints/latest").resolve().name == "step-00000003"
 
 
-def test_signal_inside_a_print_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
-    """The handler may run while the main thread is inside Python's own buffer of stdout, which is not re-entrant."""
+def test_signal_during_a_print_does_not_fail(capfd: pytest.CaptureFixture[str]) -> None:
+    """The handler may run while the main thread is inside the buffer of stdout, which is not re-entrant."""
 
     class Interrupted(io.RawIOBase):
         def writable(self) -> bool:
@@ -146,11 +148,11 @@ def test_signal_inside_a_print_is_no_error(capfd: pytest.CaptureFixture[str]) ->
     with StopSignals() as stop, contextlib.redirect_stdout(io.TextIOWrapper(io.BufferedWriter(Interrupted()))):
         stop.finish_steps()
         print("a line", flush=True)
-    assert stop.asked == "SIGTERM"
+    assert stop.requested == "SIGTERM"
     assert "SIGTERM: saving, then stopping" in capfd.readouterr().out
 
 
-def test_resume_from_an_earlier_run_leaves_that_run_as_it_is(tiny: TinyRun, whole: list[Any]) -> None:
+def test_resume_from_an_earlier_run_does_not_change_that_run(tiny: TinyRun, uninterrupted: list[Any]) -> None:
     tiny.train("first", "optimizer.max_steps=12", "checkpoint.keep=1")
     before = _tree(tiny.folder / "first/checkpoints")
     tiny.train("next", "optimizer.max_steps=14", resume_from=tiny.folder / "first/checkpoints")
@@ -159,13 +161,13 @@ def test_resume_from_an_earlier_run_leaves_that_run_as_it_is(tiny: TinyRun, whol
 
 
 def test_resume_from_a_folder_without_a_checkpoint_is_refused(tiny: TinyRun) -> None:
-    """A wrong folder would otherwise train from the beginning, for days, without a word."""
+    """A wrong folder would otherwise train from scratch without a warning."""
     assert tiny.train("next", "optimizer.max_steps=2", resume_from=tiny.folder / "train") == ExitCode.INPUT
     assert "--resume-from" in tiny.failure("next")["message"]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "difference"),
     [
         ("data.seed=9", "data.seed 0 -> 9"),
         ("objective.noise_std=0.02", "objective.noise_std 0.01 -> 0.02"),
@@ -181,17 +183,17 @@ def test_resume_from_a_folder_without_a_checkpoint_is_refused(tiny: TinyRun) -> 
         ("drafter.rope_theta=5e3", "drafter.rope_theta 0.0 -> 5000.0"),
     ],
 )
-def test_a_resume_that_is_not_exact_names_what_changed_in_one_line(
-    tiny: TinyRun, capfd: pytest.CaptureFixture[str], change: str, said: str
+def test_inexact_resume_names_the_changes_in_one_line(
+    tiny: TinyRun, capfd: pytest.CaptureFixture[str], change: str, difference: str
 ) -> None:
-    broken_off(tiny, "run", "optimizer.max_steps=8")
+    interrupted_run(tiny, "run", "optimizer.max_steps=8")
     assert tiny.train("run", "optimizer.max_steps=8", change) == ExitCode.FINISHED
     lines = [line for line in capfd.readouterr().out.splitlines() if "not exact" in line]
-    assert lines == [f"resume is not exact: {said}"]
+    assert lines == [f"resume is not exact: {difference}"]
 
 
-def test_a_changed_dataset_is_said(tiny: TinyRun, capfd: pytest.CaptureFixture[str]) -> None:
-    broken_off(tiny, "run", "optimizer.max_steps=8")
+def test_changed_dataset_content_is_reported(tiny: TinyRun, capfd: pytest.CaptureFixture[str]) -> None:
+    interrupted_run(tiny, "run", "optimizer.max_steps=8")
     other = tiny.folder / "other"
     write_dataset(other, samples=24, seed=1, largest=249)
     assert (ArrowSamples.open(other).lengths == ArrowSamples.open(tiny.folder / "train").lengths).all()
@@ -199,14 +201,14 @@ def test_a_changed_dataset_is_said(tiny: TinyRun, capfd: pytest.CaptureFixture[s
     assert re.search(r'^resume is not exact: content of data.path "\w+" -> "\w+"$', capfd.readouterr().out, re.M)
 
 
-def test_another_target_at_the_same_path_is_said_and_the_same_one_elsewhere_is_not(
+def test_changed_target_content_is_reported_and_a_moved_target_is_not(
     tiny: TinyRun, capfd: pytest.CaptureFixture[str]
 ) -> None:
     options = ("optimizer.max_steps=8", "target.path=target", "drafter.mask_token_id=5", "target.dtype=bfloat16")
     write_dataset(tiny.folder / "ids", samples=24, seed=1, largest=120)
     published("llama", tiny.folder / "target")
-    broken_off(tiny, "run", "data.path=ids", *options)
-    shutil.copytree(tiny.folder / "run", tiny.folder / "again", symlinks=True)
+    interrupted_run(tiny, "run", "data.path=ids", *options)
+    shutil.copytree(tiny.folder / "run", tiny.folder / "second", symlinks=True)
     (tiny.folder / "target").rename(tiny.folder / "moved")
     assert tiny.train("run", "data.path=ids", *options, "target.path=moved") == ExitCode.FINISHED
     assert "not exact" not in capfd.readouterr().out
@@ -216,7 +218,7 @@ def test_another_target_at_the_same_path_is_said_and_the_same_one_elsewhere_is_n
     weights = load_file(file)
     weights["model.layers.0.mlp.up_proj.weight"][3, 7] += 0.5
     save_file(weights, file, metadata={"format": "pt"})
-    assert tiny.train("again", "data.path=ids", *options) == ExitCode.FINISHED
+    assert tiny.train("second", "data.path=ids", *options) == ExitCode.FINISHED
     assert re.search(r'^resume is not exact: content of target.path "\w+" -> "\w+"$', capfd.readouterr().out, re.M)
 
 
@@ -231,22 +233,22 @@ def test_another_target_at_the_same_path_is_said_and_the_same_one_elsewhere_is_n
         ("runtime.gradient_checkpointing=true",),
         ("drafter.target_layer_ids=[1,3]", "drafter.num_captured=5", "drafter.num_kv_heads=2"),
     ],
-    ids=["speed", "place", "length", "decay", "dpace", "memory", "defaults"],
+    ids=["speed", "location", "length", "decay", "dpace", "memory", "defaults"],
 )
-def test_a_resume_of_which_nothing_is_said_equals_an_uninterrupted_run(
+def test_resume_without_a_warning_equals_an_uninterrupted_run(
     tiny: TinyRun, capfd: pytest.CaptureFixture[str], change: tuple[str, ...]
 ) -> None:
     flat = ("optimizer.schedule=wsd", "optimizer.warmup_ratio=0", "optimizer.decay_ratio=0", "optimizer.max_steps=8")
-    kind = tuple(word for word in change if "kind" in word)  # what the rest of the change has an effect beside, or none
+    kind = tuple(option for option in change if "kind" in option)  # kept from the start: the rest depends on it
     shutil.copytree(tiny.folder / "train", tiny.folder / "moved")
-    assert tiny.train("whole", *flat, *change) == ExitCode.FINISHED
-    broken_off(tiny, "parts", *flat, *kind)
+    assert tiny.train("uninterrupted", *flat, *change) == ExitCode.FINISHED
+    interrupted_run(tiny, "parts", *flat, *kind)
     tiny.train("parts", *flat, *change)
-    assert what_was_trained(tiny.rows("parts")) == what_was_trained(tiny.rows("whole"))
+    assert step_results(tiny.rows("parts")) == step_results(tiny.rows("uninterrupted"))
     assert "not exact" not in capfd.readouterr().out
 
 
-def test_changed_drafter_is_refused_naming_the_tensor(tiny: TinyRun) -> None:
+def test_changed_drafter_shape_is_refused_naming_the_tensor(tiny: TinyRun) -> None:
     tiny.train("run", "optimizer.max_steps=4")
     assert tiny.train("run", "drafter.num_layers=3", "optimizer.max_steps=5") == ExitCode.INPUT
     assert "layers.2" in tiny.failure("run")["message"]

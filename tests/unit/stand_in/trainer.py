@@ -57,7 +57,7 @@ def config(arguments: dict[str, Any]) -> dict[str, Any]:
     for key, value in arguments["set"].items():
         section, _, name = key.partition(".")
         if section not in values:
-            print(f"config error: {key} = {value}: unknown key; see docs/trainer.md", file=sys.stderr)
+            print(f"config error: {key} = {value}: unknown key; see docs/trainer-reference.md", file=sys.stderr)
             raise SystemExit(2)
         values[section][name] = value
     return values

@@ -33,10 +33,8 @@ def test_installed_packages_are_printed_and_a_second_run_is_silent(repo: Path, t
     assert first.returncode == 0, first.stderr
     lines = first.stdout.splitlines()
     assert lines[0].startswith("creating v-") and lines[0].endswith("(about half a minute)")
-    assert lines[1:] == [
-        "  downloading one_package-1.0-py3-none-any.whl",
-        "  installing all packages (about ten seconds)",
-    ]
+    downloading = "  downloading one_package-1.0-py3-none-any.whl"
+    assert lines[1:] == [downloading, "  installing all packages (about ten seconds)"]
     assert (tmp_path / "v/made-from.lock").is_file()
     assert run_venv(repo, tmp_path, digest).stdout == ""
 

@@ -1,1 +1,1 @@
-"""Measures the stages of a run by themselves: `bench drafter|target|pipeline`."""
+"""Benchmarks of single stages: `bench drafter|target|pipeline`."""

@@ -1,4 +1,4 @@
-"""The drafter's step by itself: forward, backward, AdamW with fp32 masters, on random hidden states."""
+"""Benchmark of the drafter's step on random hidden states: forward, backward, optimizer with fp32 masters."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dflash_trainer.bench.measure import (
     peak_during,
     peak_gb,
     reset_peak,
+    time_after_idle,
+    time_back_to_back,
     time_call,
-    time_rested,
-    time_unbroken,
     wait,
 )
 from dflash_trainer.config.target_shape import TargetShape, locate, read_shape
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class DrafterBench:
-    """A drafter with its optimizer state and one batch, all on one device."""
+    """A drafter, its optimizer state and one random batch on one device."""
 
     def __init__(self, config: Config, length: int, device: torch.device) -> None:
         self.config = config
@@ -60,7 +60,7 @@ class DrafterBench:
         )
 
     def forward(self) -> Tensor:
-        """Loss of the batch with fresh anchors."""
+        """Return the loss of the batch with newly drawn anchors."""
         anchors, valid = draw_anchors(self.loss_mask, self.config.objective.num_anchors, self.generator)
         output = draft_loss(
             self.drafter,
@@ -77,29 +77,33 @@ class DrafterBench:
         return output.loss
 
     def forward_backward(self) -> None:
+        """Compute the gradients of the batch."""
         self.clear_gradients()
         self.backward(self.forward())
 
     def clear_gradients(self) -> None:
+        """Drop the gradients."""
         for parameter in self.drafter.parameters():
             parameter.grad = None
 
     def backward(self, loss: Tensor) -> None:
+        """Run the backward pass of `loss`."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def optimize(self) -> None:
-        """Norm, clip, update, as the pipeline does it; on CUDA the norm is read when the update is launched."""
-        self._give_gradients()
+        """Clip and update like the pipeline; on CUDA the host reads the norm after it launched the update."""
+        self._pass_gradients()
         lr, clip = self.config.optimizer.lr, self.config.optimizer.clip
         norm = self.masters.norm()
-        arriving = AsyncHostCopy(norm)
+        norm_copy = AsyncHostCopy(norm)
         if self.masters.scales_on_device:
             self.masters.update(lr=lr, scale=device_scale([norm], weight=1.0, clip=clip))
-            arriving.read()
+            norm_copy.read()
         else:
-            self.masters.update(lr=lr, scale=host_scale(float(arriving.read()), weight=1.0, clip=clip))
+            self.masters.update(lr=lr, scale=host_scale(float(norm_copy.read()), weight=1.0, clip=clip))
 
     def step(self) -> None:
+        """Run one training step."""
         self.forward_backward()
         self.optimize()
 
@@ -107,17 +111,17 @@ class DrafterBench:
         values = torch.empty(size, device=self.device, dtype=self.dtype)
         return values.normal_(0.0, std, generator=self.generator)
 
-    def _give_gradients(self) -> None:
-        found = {name: p.grad for name, p in self.drafter.named_parameters() if p.grad is not None}
+    def _pass_gradients(self) -> None:
+        gradients = {name: p.grad for name, p in self.drafter.named_parameters() if p.grad is not None}
         if self.masters.borrows:
-            self.masters.borrow(found)
+            self.masters.borrow(gradients)
             return
-        for master, gradient in zip(self.masters.gradients(), found.values(), strict=True):
+        for master, gradient in zip(self.masters.gradients(), gradients.values(), strict=True):
             master.copy_(gradient)
 
 
 def bench_drafter(config: Config, repeats: int) -> dict[str, Any]:
-    """Step time, its parts, memory and loss for each bucket. Random weights; every step draws new anchors."""
+    """Measure step time, its parts and memory for each bucket, with random weights and new anchors in every step."""
     device = torch.device(config.drafter.devices[0])
     compilation.configure_thread(len(config.data.buckets))
     results = [_bench_length(config, length, device, repeats) for length in config.data.buckets]
@@ -133,12 +137,12 @@ def _bench_length(config: Config, length: int, device: torch.device, repeats: in
     bench.step()
     compiled = compilation.compiled_graphs()
     reset_peak(device)
-    whole = time_call(bench.step, device, repeats=repeats)
+    step = time_call(bench.step, device, repeats=repeats)
     peak = peak_gb(device)
-    unbroken = time_unbroken(bench.step, device, repeats=repeats)
+    back_to_back = time_back_to_back(bench.step, device, repeats=repeats)
     forward_backward = time_call(bench.forward_backward, device, repeats=repeats)
     optimizer = time_call(bench.optimize, device, repeats=repeats)
-    rested = time_rested(bench.step, device, repeats=min(repeats, 5))
+    after_idle = time_after_idle(bench.step, device, repeats=min(repeats, 5))
     tokens = bench.input_ids.numel()
     return {
         "rows": bench.input_ids.shape[0],
@@ -147,14 +151,14 @@ def _bench_length(config: Config, length: int, device: torch.device, repeats: in
         "block": config.drafter.block_size,
         "head_precision": config.objective.head_precision,
         "state_dtype": config.optimizer.state_dtype,
-        "step_ms": whole.total_ms,
-        "step_ms_range": [whole.fastest_ms, whole.slowest_ms],
-        "unbroken_step_ms": unbroken,
-        "rested_step_ms": rested,
-        "host_ms": whole.host_ms,
+        "step_ms": step.total_ms,
+        "step_ms_range": [step.fastest_ms, step.slowest_ms],
+        "unbroken_step_ms": back_to_back,
+        "rested_step_ms": after_idle,
+        "host_ms": step.host_ms,
         "forward_backward_ms": forward_backward.total_ms,
         "optimizer_ms": optimizer.total_ms,
-        "tokens_per_second": round(tokens / whole.total_ms * 1e3, 1),
+        "tokens_per_second": round(tokens / step.total_ms * 1e3, 1),
         "peak_gb": peak,
         "memory_gb": _memory(bench, device),
         "first_step_s": round(first, 2),
@@ -163,7 +167,7 @@ def _bench_length(config: Config, length: int, device: torch.device, repeats: in
 
 
 def _memory(bench: DrafterBench, device: torch.device) -> dict[str, float]:
-    """What stays between two steps, what the forward pass leaves for the backward pass, and the peak of each part."""
+    """Return the memory held between steps, the activations, and the peak of each part, in GB."""
     bench.clear_gradients()
     held = allocated_gb(device)
     loss, forward = peak_during(bench.forward, device)
@@ -180,7 +184,7 @@ def _memory(bench: DrafterBench, device: torch.device) -> dict[str, float]:
 
 
 def _drafter_on(config: Config, target: TargetShape, device: torch.device, dtype: torch.dtype) -> Drafter:
-    """Random weights made on the device itself: a large drafter takes long on the CPU."""
+    """Return a drafter with random weights created on the device: a large one takes long on the CPU."""
     with torch.device(device):
         drafter = Drafter(
             drafter_shape(config.drafter, target),

@@ -1,4 +1,4 @@
-"""Timing on one device: medians of several runs, device time and host time apart."""
+"""Timing on one device: medians over several runs, device and host time separately."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one call: `total` until the device is done, `host` until Python is free again."""
+    """Milliseconds of one call: `total` until the device is done, `host` until the call returns."""
 
     total_ms: float
     host_ms: float
@@ -24,7 +24,7 @@ class Timing:
 
 
 def time_call(call: Callable[[], object], device: torch.device, *, repeats: int, warmups: int = 2) -> Timing:
-    """Median over `repeats` calls, each waited for, after `warmups` that do not count."""
+    """Return the medians over `repeats` synchronized calls, after `warmups` unmeasured ones."""
     for _ in range(warmups):
         call()
     totals, hosts = [], []
@@ -44,8 +44,8 @@ def time_call(call: Callable[[], object], device: torch.device, *, repeats: int,
     )
 
 
-def time_unbroken(call: Callable[[], object], device: torch.device, *, repeats: int) -> float:
-    """Milliseconds of a call among `repeats` that follow each other without a wait, as the steps of a run do."""
+def time_back_to_back(call: Callable[[], object], device: torch.device, *, repeats: int) -> float:
+    """Return the milliseconds per call of `repeats` calls without synchronization, like the steps of a run."""
     wait(device)
     started = time.perf_counter()
     for _ in range(repeats):
@@ -54,8 +54,8 @@ def time_unbroken(call: Callable[[], object], device: torch.device, *, repeats: 
     return round((time.perf_counter() - started) * 1e3 / repeats, 3)
 
 
-def time_rested(call: Callable[[], object], device: torch.device, *, repeats: int, pause: float = 2.0) -> float:
-    """Milliseconds of a call after `pause` idle seconds: before the power limit has lowered the clock."""
+def time_after_idle(call: Callable[[], object], device: torch.device, *, repeats: int, pause: float = 2.0) -> float:
+    """Return the milliseconds of a call after `pause` idle seconds, before the power limit lowers the clock."""
     totals = []
     for _ in range(repeats):
         wait(device)
@@ -65,29 +65,29 @@ def time_rested(call: Callable[[], object], device: torch.device, *, repeats: in
 
 
 def wait(device: torch.device) -> None:
-    """Until everything queued on `device` is done."""
+    """Synchronize `device`."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def peak_gb(device: torch.device) -> float:
-    """Most memory allocated since the last reset, in 10^9 bytes."""
+    """Return the peak allocated memory since the last reset, in GB."""
     return round(torch.cuda.max_memory_allocated(device) / 1e9, 2) if device.type == "cuda" else 0.0
 
 
 def allocated_gb(device: torch.device) -> float:
-    """Memory allocated now, in 10^9 bytes."""
+    """Return the allocated memory, in GB."""
     return round(torch.cuda.memory_allocated(device) / 1e9, 2) if device.type == "cuda" else 0.0
 
 
 def reset_peak(device: torch.device) -> None:
-    """Forget the peak before this."""
+    """Reset the peak memory counter."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_during(call: Callable[[], T], device: torch.device) -> tuple[T, float]:
-    """What `call` returns, and its peak in 10^9 bytes."""
+    """Return the result of `call` and its peak memory in GB."""
     reset_peak(device)
     result = call()
     wait(device)
@@ -95,6 +95,6 @@ def peak_during(call: Callable[[], T], device: torch.device) -> tuple[T, float]:
 
 
 def machine(device: torch.device) -> dict[str, str]:
-    """What the figures were measured on."""
+    """Return device, torch and CUDA version."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {"device": name, "torch": torch.__version__, "cuda": str(torch.version.cuda)}

@@ -1,4 +1,4 @@
-"""Target and drafter workers together, through the real training loop, on random tokens of full length."""
+"""Benchmark of the whole pipeline: the real training loop on random tokens of full length."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from dflash_trainer.training.trainer import Records, Trainer
 if TYPE_CHECKING:
     from dflash_trainer.config.schema import Config
 
-_SETTLING = 8
-"""Steps that do not count: the queue fills, the clocks settle."""
+_IGNORED_STEPS = 8
+"""Steps that are not measured: the queue fills and the clocks settle."""
 
 
 def bench_pipeline(config: Config, repeats: int) -> dict[str, Any]:
-    """Steps of the whole pipeline against its slower stage alone. Keeps no checkpoint."""
+    """Compare the pipeline's step time with its slower stage on its own. Writes no checkpoint."""
     with tempfile.TemporaryDirectory(prefix="dflash-bench-") as folder, ExitStack() as closing:
-        config = _with_random_data(config, Path(folder), repeats + _SETTLING)
+        config = _with_random_data(config, Path(folder), repeats + _IGNORED_STEPS)
         compilation.install_guards()
         started = time.perf_counter()
         targets = [load_target(config, device) for device in config.target.devices]
@@ -49,7 +49,7 @@ def bench_pipeline(config: Config, repeats: int) -> dict[str, Any]:
         alone = _target_alone(config, targets[0])
         _train(config, pipeline, Path(folder))
         rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    return _figures(config, rows[_SETTLING:], alone) | {
+    return _figures(config, rows[_IGNORED_STEPS:], alone) | {
         "load_s": round(loaded - started, 2),
         "warmup_s": round(warmed - loaded, 2),
         "cache": compilation.cache_counters(),
@@ -67,7 +67,7 @@ def _train(config: Config, pipeline: Pipeline, folder: Path) -> None:
 
 
 def _target_alone(config: Config, target: Target) -> dict[str, float]:
-    """The first target worker's forward of the largest bucket with nothing beside it, at the clocks of steady work."""
+    """Time the first target's forward pass of the largest bucket on its own, at steady clocks."""
     bucket = config.data.buckets[-1]
     ids = torch.randint(target.shape.vocab_size, (config.data.batch_size(bucket), bucket))
     timing = time_call(lambda: target.capture(ids), target.device, repeats=20, warmups=20)
@@ -107,7 +107,7 @@ def _figures(config: Config, rows: list[dict[str, Any]], alone: dict[str, float]
 
 
 def _with_random_data(config: Config, folder: Path, steps: int) -> Config:
-    """`config` on a dataset of random tokens, each sample as long as the largest bucket."""
+    """Return `config` with a dataset of random tokens; each sample fills the largest bucket."""
     length = config.data.buckets[-1]
     vocab = read_shape(locate(config.target.path)).vocab_size
     random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""One bench stage to one JSON file."""
+"""Run one benchmark stage and write its JSON file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target's forward by itself, to its last captured layer."""
+"""Benchmark of the target's forward pass to its last captured layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def bench_target(config: Config, repeats: int) -> dict[str, Any]:
-    """Forward time with and without CUDA graphs, host time and memory for each bucket."""
+    """Measure forward time with and without CUDA graphs, host time and memory of each bucket."""
     device = torch.device(config.target.devices[0])
     compilation.configure_thread(len(config.data.buckets))
     started = time.perf_counter()

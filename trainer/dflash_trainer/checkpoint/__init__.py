@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written aside, verified, renamed; found again after any crash."""
+"""Atomic checkpoints: written to a staging folder, verified, then renamed."""
 
 from dflash_trainer.checkpoint.store import Checkpoint, CheckpointStore
 from dflash_trainer.checkpoint.writer import CheckpointWriter, Snapshot

@@ -1,4 +1,4 @@
-"""Hashes of files, taken from the disk."""
+"""Size and hash of files, read from the disk."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _BLOCK = 1 << 22
 
 
 class FileRecord(TypedDict):
-    """What the index says of one file."""
+    """Entry of one file in index.json."""
 
     size: int
     sha256: str
 
 
 def record_of(file: Path) -> FileRecord:
-    """Size and sha256, read back from the disk where the system lets us drop its cached copy first."""
+    """Return size and SHA-256, read back from the disk where the page cache can be dropped first."""
     digest = hashlib.sha256()
     size = 0
     with file.open("rb") as handle:

@@ -1,4 +1,4 @@
-"""A folder of checkpoints: which are complete, which is newest, which is best, which may go."""
+"""Checkpoint folder of a run: find, publish and rotate checkpoints."""
 
 from __future__ import annotations
 
@@ -30,49 +30,51 @@ class Checkpoint:
 
     @property
     def weights(self) -> Path:
+        """Path of model.safetensors."""
         return self.folder / WEIGHTS
 
     @property
     def optimizer(self) -> Path:
+        """Path of optimizer.safetensors."""
         return self.folder / OPTIMIZER
 
     def trainer(self) -> dict[str, Any]:
-        """Step, data position and configuration."""
+        """Return trainer.json: position, fingerprint and configuration."""
         values: dict[str, Any] = json.loads((self.folder / TRAINER).read_text(encoding="utf-8"))
         return values
 
     def bytes(self) -> int:
-        """Size on disk, from the index."""
+        """Return the size on disk in bytes, from the index."""
         files = json.loads((self.folder / INDEX).read_text(encoding="utf-8"))["files"]
         return sum(int(record["size"]) for record in files.values())
 
 
 class CheckpointStore:
-    """The checkpoints of a run. `read_only` leaves another run's folder as it is."""
+    """Checkpoints of a run; `read_only` never changes the folder."""
 
     def __init__(self, folder: Path, *, read_only: bool = False) -> None:
         self.folder = folder
         self._read_only = read_only
 
-    def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
-        """The newest complete checkpoint; damaged ones before it are named and put aside."""
+    def newest(self, log: Callable[[str], None]) -> Checkpoint | None:
+        """Return the newest complete checkpoint; newer damaged ones are reported and renamed to damaged-*."""
         for folder in reversed(self.folders()):
             problem = damage(folder)
             if problem is None:
                 return Checkpoint(folder, step_of(folder))
-            aside = "left as it is" if self._read_only else f"kept aside as {self._put_aside(folder).name}"
-            say(f"checkpoint {folder.name} is damaged ({problem}): {aside}; looking for the one before it")
+            action = "left unchanged" if self._read_only else f"renamed to {self._quarantine(folder).name}"
+            log(f"checkpoint {folder.name} is damaged ({problem}): {action}; trying the previous one")
         return None
 
     def folders(self) -> list[Path]:
-        """Checkpoint folders, oldest first, complete or not."""
+        """Return the checkpoint folders, oldest first, complete or not."""
         if not self.folder.is_dir():
             return []
         found = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
         return sorted(found, key=step_of)
 
-    def aside(self, step: int) -> Path:
-        """A fresh folder to write checkpoint `step` in; leftovers of dead writers are removed."""
+    def staging(self, step: int) -> Path:
+        """Create an empty staging folder for checkpoint `step`; leftovers of dead writers are removed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for leftover in self.folder.glob(".writing-*"):
             shutil.rmtree(leftover)
@@ -81,12 +83,13 @@ class CheckpointStore:
         return folder
 
     def publish(self, written: Path, step: int, files: dict[str, FileRecord]) -> Checkpoint:
-        """Check `written` against what was meant to be there, index it, rename it and point `latest` to it.
+        """Verify the staging folder `written`, write its index, rename it and point `latest` to it.
 
-        Raises OSError when what the disk holds is not what was written.
+        Raises:
+            OSError: a file reads back differently from the data written.
         """
-        for name, meant in files.items():
-            if record_of(written / name) != meant:
+        for name, expected in files.items():
+            if record_of(written / name) != expected:
                 raise OSError(f"{name} reads back differently from what was written")
         write_json(written / INDEX, {"step": step, "files": files})
         folder = self.folder / name_of(step)
@@ -98,46 +101,46 @@ class CheckpointStore:
         return Checkpoint(folder, step)
 
     def point(self, name: str, folder: Path) -> None:
-        """Make the link `name` (latest, best) point to `folder`, in one step."""
+        """Point the symlink `name` (latest, best) to `folder`, atomically."""
         link = self.folder / f".{name}.{os.getpid()}"
         link.unlink(missing_ok=True)
         link.symlink_to(folder.name)
         link.replace(self.folder / name)
 
     def rotate(self, keep: int) -> list[Path]:
-        """Remove all but the newest `keep` and what `latest` and `best` point to; returns what was removed."""
+        """Remove all but the newest `keep` and the targets of `latest` and `best`; return the removed folders."""
         pointed = {os.readlink(link) for name in ("latest", "best") if (link := self.folder / name).is_symlink()}
-        gone = [folder for folder in self.folders()[:-keep] if folder.name not in pointed]
-        for folder in gone:
+        removed = [folder for folder in self.folders()[:-keep] if folder.name not in pointed]
+        for folder in removed:
             doomed = folder.with_name(f".writing-removed-{folder.name}")
             folder.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
-        return gone
+        return removed
 
-    def _put_aside(self, folder: Path) -> Path:
-        aside = folder.with_name(f"damaged-{folder.name}")
+    def _quarantine(self, folder: Path) -> Path:
+        target = folder.with_name(f"damaged-{folder.name}")
         number = 1
-        while aside.exists():
+        while target.exists():
             number += 1
-            aside = folder.with_name(f"damaged-{folder.name}-{number}")
-        folder.rename(aside)
-        return aside
+            target = folder.with_name(f"damaged-{folder.name}-{number}")
+        folder.rename(target)
+        return target
 
 
 def name_of(step: int) -> str:
-    """Folder name of checkpoint `step`."""
+    """Return the folder name of checkpoint `step`."""
     return f"step-{step:08d}"
 
 
 def step_of(folder: Path) -> int:
-    """Step of a checkpoint folder."""
+    """Return the step of a checkpoint folder."""
     match = _NAME.fullmatch(folder.name)
     assert match is not None
     return int(match.group(1))
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, or None: every file of its index must be there with its size and hash."""
+    """Return the damage of a checkpoint, or None: every indexed file must have its recorded size and hash."""
     try:
         files = json.loads((folder / INDEX).read_text(encoding="utf-8"))["files"]
     except FileNotFoundError:
@@ -154,5 +157,5 @@ def damage(folder: Path) -> str | None:
         if file.stat().st_size != record["size"]:
             return f"{name} has {file.stat().st_size} bytes, not {record['size']}"
         if record_of(file) != record:
-            return f"{name} has another sha256"
+            return f"the SHA-256 of {name} differs from the index"
     return None

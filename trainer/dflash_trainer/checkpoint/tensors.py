@@ -1,4 +1,4 @@
-"""Writes a safetensors file piece by piece, hashing what it writes, so that reading back can be compared."""
+"""Write a safetensors file in pieces and hash it while writing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAMES = {
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
-    """Write CPU tensors to `file` and flush it to the disk; returns size and hash of what was meant to be there."""
+    """Write CPU tensors to `file` and fsync it; return size and hash of the data written."""
     header = json.dumps(_header(tensors), separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     digest = hashlib.sha256()

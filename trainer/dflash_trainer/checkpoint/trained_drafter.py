@@ -1,4 +1,4 @@
-"""Finds the weights of a trained drafter: in a checkpoint, a run's folder, or an exported folder."""
+"""Locate a trained drafter: a checkpoint, a run's folder, or an exported folder."""
 
 from __future__ import annotations
 
@@ -13,33 +13,37 @@ _POINTERS = ("best", "latest")
 
 @dataclass(frozen=True)
 class TrainedDrafter:
-    """A folder that holds model.safetensors; `name` says which (its step, when it is a checkpoint)."""
+    """Folder with the weights of a trained drafter."""
 
     folder: Path
 
     @property
     def weights(self) -> Path:
+        """Path of model.safetensors."""
         return self.folder / WEIGHTS
 
     @property
     def name(self) -> str:
+        """Name of the folder; it has the step of a checkpoint."""
         return self.folder.name
 
 
 def find_trained(path: Path) -> TrainedDrafter:
-    """The drafter at `path`: a folder with weights, or the best (else the latest) checkpoint of a run.
+    """Return the drafter at `path`: a folder with weights, or the best (else the latest) checkpoint of a run.
 
-    Raises InputError when there is none, or when the checkpoint's files are not what its index says.
+    Raises:
+        InputError: no weights found, or the checkpoint is damaged.
     """
     for folder in _candidates(path):
         if (folder / WEIGHTS).is_file():
             found = folder.resolve()
             problem = damage(found) if (found / INDEX).is_file() else None
             if problem:
-                raise InputError(f"--checkpoint = {str(path)!r}: {found.name} is damaged ({problem})", "name another")
+                message = f"--checkpoint = {str(path)!r}: {found.name} is damaged ({problem})"
+                raise InputError(message, "name another checkpoint")
             return TrainedDrafter(found)
     raise InputError(
-        f"--checkpoint = {str(path)!r}: no {WEIGHTS} there",
+        f"--checkpoint = {str(path)!r}: no {WEIGHTS} found",
         "name a checkpoint (RUN/checkpoints/best), a run's folder, or an exported drafter",
     )
 

@@ -1,4 +1,4 @@
-"""Copies finished checkpoints to S3 in the background: retried, counted, never in the way of training."""
+"""Upload complete checkpoints to S3 in the background, with retries; training never waits."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ _CLOSE_SECONDS = 60.0
 
 
 class Uploader:
-    """Uploads whole checkpoint folders, the index last. Owner: Trainer. Thread: one. close() gives it a last minute.
+    """Uploads checkpoint folders, the index last. Owner: Trainer. Thread: one. close() waits up to a minute.
 
-    Only the newest waiting checkpoint is kept: an endpoint that is slower than training skips some.
+    Only the newest waiting checkpoint is kept, so a slow endpoint skips some.
     """
 
     def __init__(
-        self, uri: str, say: Callable[[str], None], *, attempts: int = _ATTEMPTS, first_delay: float = _FIRST_DELAY
+        self, uri: str, log: Callable[[str], None], *, attempts: int = _ATTEMPTS, first_delay: float = _FIRST_DELAY
     ) -> None:
         self.bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         self.prefix = prefix.strip("/")
         self.done = 0
         self.failures = 0
-        self._say = say
+        self._log = log
         self._attempts = attempts
         self._first_delay = first_delay
         self._waiting: deque[Path] = deque(maxlen=1)
         self._changed = threading.Condition()
         self._closing = False
-        self._left = False
+        self._abandoned = False
         self._thread = threading.Thread(target=self._run, name="upload", daemon=True)
         self._thread.start()
 
     def add(self, folder: Path) -> None:
-        """Upload `folder` when there is time."""
+        """Queue `folder` for upload."""
         with self._changed:
             self._waiting.append(folder)
             self._changed.notify_all()
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Let a running upload end, `timeout` seconds at most; then leave it."""
+        """Wait at most `timeout` seconds for a running upload."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(timeout)
         if self._thread.is_alive():
-            self._left = True
-            self._say(
-                f"upload to s3://{self.bucket} left unfinished after {timeout:.0f} s; the local checkpoint is kept"
+            self._abandoned = True
+            self._log(
+                f"upload to s3://{self.bucket} not finished after {timeout:.0f} s; the local checkpoint is kept"
             )
 
     def _run(self) -> None:
@@ -72,31 +72,31 @@ class Uploader:
             try:
                 self._upload(folder)
             except FileNotFoundError:
-                self._say(f"upload of {folder.name} dropped: rotated away before it was done")
+                self._log(f"upload of {folder.name} dropped: the checkpoint was rotated out before the upload finished")
                 return
             except Exception as error:
                 self.failures += 1
-                self._say(
-                    f"upload of {folder.name} failed ({attempt}/{self._attempts}, {self.failures} in all): {error}"
+                self._log(
+                    f"upload of {folder.name} failed ({attempt}/{self._attempts}, {self.failures} in total): {error}"
                 )
             else:
                 self.done += 1
-                self._say(f"upload of {folder.name} done: s3://{self.bucket}/{self._key(folder, '')}")
+                self._log(f"upload of {folder.name} done: s3://{self.bucket}/{self._key(folder, '')}")
                 return
             with self._changed:
                 superseded = bool(self._waiting)
             last = attempt == self._attempts or superseded
             if last or not self._pause(self._first_delay * 2 ** (attempt - 1)):
-                self._say(f"upload of {folder.name} given up; the local checkpoint is kept")
+                self._log(f"upload of {folder.name} abandoned; the local checkpoint is kept")
                 return
 
     def _pause(self, delay: float) -> bool:
-        """Wait before the next attempt, shortly once the run is ending; False when the run has left."""
+        """Wait before the next attempt, briefly once the run is ending; return False when close() gave up."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing, timeout=delay)
         if self._closing:
             time.sleep(min(delay, _LAST_DELAY))
-        return not self._left
+        return not self._abandoned
 
     def _upload(self, folder: Path) -> None:
         client = _client()
@@ -109,7 +109,7 @@ class Uploader:
 
 
 def _client() -> Any:
-    """Credentials, region and endpoint come from the environment, as for every AWS tool."""
+    """Return an S3 client; credentials, region and endpoint come from the environment."""
     import boto3
     from botocore.config import Config
 

@@ -1,4 +1,4 @@
-"""Writes checkpoints behind the training: a snapshot is taken at once, the disk is waited for by a thread."""
+"""Write checkpoints in the background: the snapshot is taken immediately, a thread writes it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from dflash_trainer.files import sync_file
 
 @dataclass(frozen=True)
 class Snapshot:
-    """State at the end of a step, in memory that training does not touch."""
+    """State at the end of a step, in memory that training does not modify."""
 
     step: int
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     trainer: Mapping[str, Any]
     best: bool
-    """It has the best evaluation so far."""
+    """True for the best evaluation so far."""
 
 
 class CheckpointWriter:
-    """Writes one snapshot at a time. Owner: Trainer. Thread: one a snapshot; wait() and close() join it.
+    """Writes one snapshot at a time. Owner: Trainer. Thread: one per snapshot; wait() and close() join it.
 
-    A failure (a full disk, say) leaves the last good checkpoint, is told to `say`, and is kept in `error` until a
-    later write succeeds.
+    A failure such as a full disk keeps the last complete checkpoint, is reported through `log`, and stays in `error`
+    until a later write succeeds.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class CheckpointWriter:
         store: CheckpointStore,
         *,
         keep: int,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         on_written: Callable[[Checkpoint], None] = lambda checkpoint: None,
     ) -> None:
         self.store = store
@@ -50,18 +50,18 @@ class CheckpointWriter:
         self.failures = 0
         self.last: Checkpoint | None = None
         self._keep = keep
-        self._say = say
+        self._log = log
         self._on_written = on_written
         self._thread: threading.Thread | None = None
 
     def write(self, snapshot: Snapshot) -> None:
-        """Begin to write; waits for the snapshot before it."""
+        """Start writing; wait for the previous snapshot first."""
         self.wait()
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until nothing is being written."""
+        """Wait for the running write."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -74,28 +74,28 @@ class CheckpointWriter:
         except OSError as error:
             self.error = error
             self.failures += 1
-            kept = f"the last good one is {self.last.folder.name}" if self.last else "there is none before it"
-            self._say(f"checkpoint of step {snapshot.step} NOT written ({error}); {kept}; training goes on")
+            kept = f"the last complete one is {self.last.folder.name}" if self.last else "no earlier one exists"
+            self._log(f"checkpoint of step {snapshot.step} NOT written ({error}); {kept}; training continues")
             return
         self.error = None
         self.last = checkpoint
         self.store.rotate(self._keep)
-        self._say(f"checkpoint step {snapshot.step} written: {checkpoint.folder}")
+        self._log(f"checkpoint step {snapshot.step} written: {checkpoint.folder}")
         self._on_written(checkpoint)
 
 
 def write_checkpoint(store: CheckpointStore, snapshot: Snapshot) -> Checkpoint:
-    """Write, verify and publish. Raises OSError, leaving nothing half done."""
-    aside = store.aside(snapshot.step)
+    """Write, verify and publish a checkpoint. Raises OSError and leaves no partial files."""
+    staging = store.staging(snapshot.step)
     try:
         files = {
-            WEIGHTS: write_tensors(aside / WEIGHTS, snapshot.weights),
-            OPTIMIZER: write_tensors(aside / OPTIMIZER, snapshot.optimizer),
-            TRAINER: _write_trainer(aside / TRAINER, snapshot.trainer),
+            WEIGHTS: write_tensors(staging / WEIGHTS, snapshot.weights),
+            OPTIMIZER: write_tensors(staging / OPTIMIZER, snapshot.optimizer),
+            TRAINER: _write_trainer(staging / TRAINER, snapshot.trainer),
         }
-        checkpoint = store.publish(aside, snapshot.step, files)
+        checkpoint = store.publish(staging, snapshot.step, files)
     except OSError:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
         raise
     if snapshot.best:
         store.point("best", checkpoint.folder)

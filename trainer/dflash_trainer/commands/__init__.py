@@ -1,1 +1,1 @@
-"""One module a verb: HELP, add_arguments(parser) and run(arguments, config). Importing one loads no torch."""
+"""One module per command: HELP, add_arguments(parser) and run(arguments, config). Importing one does not load torch."""

@@ -1,4 +1,4 @@
-"""Types of command-line values: what cannot work is refused before the work begins, not when its result is written."""
+"""argparse types that reject unusable values before the work starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def at_least(low: int) -> Callable[[str], int]:
-    """A whole number of `low` or more."""
+    """Return a type for whole numbers of `low` or more."""
 
     def whole_number(text: str) -> int:
         try:
@@ -24,7 +24,7 @@ def at_least(low: int) -> Callable[[str], int]:
 
 
 def not_negative(text: str) -> float:
-    """A number of 0 or more."""
+    """Parse a number of 0 or more."""
     try:
         value = float(text)
     except ValueError:
@@ -35,32 +35,32 @@ def not_negative(text: str) -> float:
 
 
 def file_to_write(text: str) -> Path:
-    """The absolute path of a file that can be written here; its folder may have to be made."""
+    """Return the absolute path of a writable file; its folder need not exist yet."""
     path = Path(text).absolute()
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r}: is a folder; name a file")
-    _check_place(text, path.parent)
+    _check_writable(text, path.parent)
     return path
 
 
 def folder_to_write(text: str) -> Path:
-    """The absolute path of a folder that is there or can be made."""
+    """Return the absolute path of a folder that exists or can be created."""
     path = Path(text).absolute()
-    _check_place(text, path)
+    _check_writable(text, path)
     return path
 
 
-def folder_there(text: str) -> Path:
-    """The absolute path of a folder that must be there."""
+def existing_folder(text: str) -> Path:
+    """Return the absolute path of an existing folder."""
     path = Path(text).absolute()
     if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r}: no such folder; correct it or leave it out")
+        raise argparse.ArgumentTypeError(f"{text!r}: no such folder; correct or omit it")
     return path
 
 
-def _check_place(text: str, folder: Path) -> None:
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+def _check_writable(text: str, folder: Path) -> None:
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r}: {existing} is no folder; name another place")
+        raise argparse.ArgumentTypeError(f"{text!r}: {existing} is not a folder; choose another path")
     if not os.access(existing, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text!r}: {existing} cannot be written; name another place")
+        raise argparse.ArgumentTypeError(f"{text!r}: {existing} is not writable; choose another path")

@@ -1,4 +1,4 @@
-"""The verb `bench`: how fast a stage is by itself."""
+"""The command `bench`: speed of one stage on its own."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import argparse
 from dflash_trainer.commands.arguments import at_least, file_to_write, folder_to_write
 from dflash_trainer.config.schema import Config
 
-HELP = "measure a stage by itself: drafter, target or pipeline"
+HELP = "measure one stage: drafter, target or pipeline"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which stage, and where the figures go."""
+    """Add the stage and the output options."""
     parser.add_argument("stage", choices=("drafter", "target", "pipeline"))
-    parser.add_argument("--json", type=file_to_write, help="file for the figures")
-    parser.add_argument("--repeats", type=at_least(1), default=20, help="calls (pipeline: steps) that count")
+    parser.add_argument("--json", type=file_to_write, help="file to write the figures to")
+    parser.add_argument("--repeats", type=at_least(1), default=20, help="measured calls (pipeline: steps)")
     parser.add_argument("--cache-dir", type=folder_to_write, help="compile caches (inductor, triton, fla)")
 
 
 def run(arguments: argparse.Namespace, config: Config) -> None:
-    """Measure, print, write."""
+    """Measure the stage, print and write the figures."""
     from dflash_trainer.bench.run import run_bench
 
     run_bench(arguments.stage, config, arguments.json, arguments.repeats)

@@ -1,4 +1,4 @@
-"""The verb `config`: what a configuration comes to, without loading anything."""
+"""The command `config`: the resolved configuration and its requirements, without loading torch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dflash_trainer.config.load import resolved_paths
 from dflash_trainer.config.requirements import run_requirements
 from dflash_trainer.config.schema import Config
 
-HELP = "show the resolved configuration and what it needs"
+HELP = "show the resolved configuration and its requirements"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--json for machines."""
+    """Add --json."""
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def run(arguments: argparse.Namespace, config: Config) -> None:
-    """Print the configuration and its needs."""
+    """Print the configuration and its requirements."""
     needs = run_requirements(config)
     if arguments.json:
         paths = resolved_paths(arguments.config, arguments.set)
@@ -32,5 +32,5 @@ def run(arguments: argparse.Namespace, config: Config) -> None:
         print()
     size = needs["checkpoint_bytes"]
     workers = f"{needs['target_workers']} target and {needs['drafter_workers']} drafter workers"
-    checkpoint = f"{math.ceil(size / 1e6)} MB a checkpoint" if size else "checkpoint size unknown without the weights"
+    checkpoint = f"{math.ceil(size / 1e6)} MB per checkpoint" if size else "checkpoint size unknown without the weights"
     print(f"needs {workers}, {needs['gpus']} GPUs, {checkpoint}")

@@ -1,4 +1,4 @@
-"""The verb `export`: a drafter as servers load it."""
+"""The command `export`: write a drafter in the format that servers load."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ HELP = "write a checkpoint's drafter as config.json and model.safetensors, for s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options beside --config and --set."""
+    """Add the options of this command."""
     parser.add_argument(
         "--checkpoint", type=Path, required=True, help="a checkpoint, or a run's folder (its best, else its latest)"
     )
-    parser.add_argument("--output", type=folder_to_write, required=True, help="folder to make")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="type of the tensors")
+    parser.add_argument("--output", type=folder_to_write, required=True, help="folder to create")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="dtype of the tensors")
 
 
 def run(arguments: argparse.Namespace, config: Config) -> None:
-    """Export and say what was written."""
+    """Export the drafter and print a summary."""
     from dflash_trainer.checkpoint.trained_drafter import find_trained
     from dflash_trainer.export import export_drafter
 
@@ -29,6 +29,6 @@ def run(arguments: argparse.Namespace, config: Config) -> None:
     done = export_drafter(config, trained, arguments.output, arguments.dtype)
     print(
         f"exported {trained.name}: {done.tensors} tensors, {done.parameters} parameters, {arguments.dtype}, "
-        f"{done.bytes / 1e6:.1f} MB, read back and equal: {done.folder}",
+        f"{done.bytes / 1e6:.1f} MB, verified: {done.folder}",
         flush=True,
     )

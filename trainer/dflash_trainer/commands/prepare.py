@@ -1,4 +1,4 @@
-"""The verb `prepare`: JSONL conversations to a dataset."""
+"""The command `prepare`: tokenize JSONL conversations into a dataset."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ HELP = "turn JSONL conversations into a tokenized dataset"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options beside --config and --set."""
+    """Add the options of this command."""
     parser.add_argument("--input", type=Path, required=True, help="JSONL conversations")
-    parser.add_argument("--output", type=folder_to_write, required=True, help="dataset folder to make")
-    parser.add_argument("--regenerate", action="store_true", help="let the target write every answer")
+    parser.add_argument("--output", type=folder_to_write, required=True, help="dataset folder to create")
+    parser.add_argument("--regenerate", action="store_true", help="replace every answer by a generated one")
     parser.add_argument(
-        "--max-length", type=at_least(0), default=0, help="tokens a sample is cut to (default: the last bucket)"
+        "--max-length", type=at_least(0), default=0, help="maximum tokens per sample (default: the last bucket)"
     )
     parser.add_argument("--max-new-tokens", type=at_least(1), default=512, help="with --regenerate: longest answer")
     parser.add_argument("--temperature", type=not_negative, default=0.0, help="with --regenerate: 0 is greedy")
     parser.add_argument(
-        "--batch", type=at_least(1), default=16, help="with --regenerate: conversations answered at once"
+        "--batch", type=at_least(1), default=16, help="with --regenerate: conversations per batch"
     )
 
 
 def run(arguments: argparse.Namespace, config: Config) -> None:
-    """Prepare the dataset and say what was written and what was left out."""
+    """Prepare the dataset and print the written and skipped rows."""
     location = locate(config.target.path)
     chat = ChatTokenizer(load_tokenizer(location))
     job = PrepareJob(
@@ -48,18 +48,22 @@ def run(arguments: argparse.Namespace, config: Config) -> None:
     tokenize = _regenerating(arguments, config, location, chat) if arguments.regenerate else _tokenizing(chat)
     result = prepare(job, tokenize)
     for row in result.bad_rows[:20]:
-        print(f"left out line {row.line} {row.row_id}: {row.reason}", flush=True)
+        print(f"skipped line {row.line} {row.row_id}: {row.reason}", flush=True)
     if len(result.bad_rows) > 20:
-        print(f"left out {len(result.bad_rows) - 20} more, all listed in {job.output}/bad_rows.json", flush=True)
+        print(f"skipped {len(result.bad_rows) - 20} more, all listed in {job.output}/bad_rows.json", flush=True)
     print(
-        f"wrote {result.samples} samples, {result.tokens} tokens, {result.supervised_tokens} with a loss, "
-        f"{len(result.bad_rows)} rows left out: {job.output}",
+        f"wrote {result.samples} samples, {result.tokens} tokens, {result.supervised_tokens} supervised, "
+        f"{len(result.bad_rows)} rows skipped: {job.output}",
         flush=True,
     )
 
 
 def load_tokenizer(location: TargetLocation) -> Any:
-    """The target's tokenizer with its chat template. Raises InputError."""
+    """Return the target's tokenizer.
+
+    Raises:
+        InputError: the target has no tokenizer or no chat template.
+    """
     from transformers import AutoTokenizer
 
     if location.path is None:

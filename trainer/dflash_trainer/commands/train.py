@@ -1,40 +1,40 @@
-"""The verb `train`."""
+"""The command `train`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from dflash_trainer.commands.arguments import folder_there, folder_to_write
+from dflash_trainer.commands.arguments import existing_folder, folder_to_write
 from dflash_trainer.config.requirements import check_target
 from dflash_trainer.config.schema import Config
 from dflash_trainer.errors import ExitCode
 from dflash_trainer.records.phase import RunState
 from dflash_trainer.training.stop_signals import StopSignals
 
-HELP = "train a drafter, or go on with a run"
+HELP = "train a drafter, or resume a run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the run lies and where it comes from."""
+    """Add the folders of the run, of an earlier run and of the compile cache."""
     parser.add_argument(
         "--run-dir", type=folder_to_write, required=True, help="folder of the run; its checkpoints are resumed"
     )
     parser.add_argument(
-        "--resume-from", type=folder_there, help="checkpoints folder of an earlier run, used when DIR has none"
+        "--resume-from", type=existing_folder, help="checkpoints folder of an earlier run, used when DIR has none"
     )
     parser.add_argument("--cache-dir", type=folder_to_write, help="compile caches (inductor, triton, fla)")
 
 
 def run(arguments: argparse.Namespace, config: Config) -> int:
-    """Train; returns the exit code."""
+    """Train and return the exit code."""
     check_target(config)
     stop = StopSignals()
     stop.install()
     try:
         return _train(arguments, config, stop)
     except BaseException:
-        if not stop.asked:
+        if not stop.requested:
             raise
         return _stopped_early(arguments.run_dir, stop)
 
@@ -47,7 +47,7 @@ def _train(arguments: argparse.Namespace, config: Config, stop: StopSignals) -> 
 
 
 def _stopped_early(folder: Path, stop: StopSignals) -> int:
-    """A signal came while libraries were loading: say it, and write it down where the run has been before."""
-    stop.leaving()
-    RunState(folder if folder.is_dir() else None).enter("stopped", f"{stop.asked} before the first step")
+    """Report a signal that arrived while libraries were loading, and record it in an existing run folder."""
+    stop.ignore()
+    RunState(folder if folder.is_dir() else None).enter("stopped", f"{stop.requested} before the first step")
     return ExitCode.FINISHED

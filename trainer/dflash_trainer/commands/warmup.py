@@ -1,4 +1,4 @@
-"""The verb `warmup`: compile and tune everything a run will use, and say how much came from the cache."""
+"""The command `warmup`: compile and autotune every shape of a run and report the cache misses."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ HELP = "compile and autotune every device and shape into a cache"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the cache is and where the report goes."""
+    """Add the cache folder and the report file."""
     parser.add_argument("--cache-dir", type=folder_to_write, help="compile caches (inductor, triton, fla)")
     parser.add_argument("--report", type=file_to_write, required=True, help="JSON report to write")
 
 
 def run(arguments: argparse.Namespace, config: Config) -> None:
-    """Warm everything and print where the report is."""
+    """Warm up all shapes and print the path of the report."""
     from dflash_trainer.pipeline.threads import share_cores
     from dflash_trainer.pipeline.warmup import run_warmup
 
     share_cores(sum(device == "cpu" for device in config.target.devices + config.drafter.devices))
-    result = run_warmup(config, arguments.report, say=lambda line: print(line, flush=True))
+    result = run_warmup(config, arguments.report, log=lambda line: print(line, flush=True))
     print(f"warmup done in {result['seconds']:.1f} s, {result['misses']} cache misses: {arguments.report}", flush=True)

@@ -1,4 +1,4 @@
-"""How good a trained drafter is: on held-out text, and in real speculative decoding with its target."""
+"""Evaluation of a trained drafter: held-out text, and real speculative decoding with its target."""
 
 from dflash_trainer.evaluate.evaluate import EvaluationJob, evaluate
 

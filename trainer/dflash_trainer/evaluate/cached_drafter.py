@@ -1,4 +1,4 @@
-"""The drafter with the memory of one sequence: states of the target in, a drafted block out."""
+"""The drafter with a KV cache for one sequence: hidden states of the target in, a drafted block out."""
 
 # Tensor letters: see dflash_trainer/__init__.py.
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dflash_trainer.evaluate.memory import AttentionMemory, block_of_positions
+from dflash_trainer.evaluate.kv_cache import KVCache, consecutive_positions
 from dflash_trainer.loss.head import HeadProducts
 from dflash_trainer.model.layer import DecoderLayer, LayerWeights, keys_and_values, output_and_mlp, queries, rms_norm
 from dflash_trainer.model.rope import rope_tables
@@ -20,7 +20,7 @@ from dflash_trainer.pipeline.warmup import DrafterSite
 
 
 class CachedDrafter:
-    """Drafts one block at a time, greedily. The context's keys and values are kept, as servers keep them."""
+    """Greedy drafter of one block at a time with a KV cache, as in a server. Used by one thread."""
 
     def __init__(self, site: DrafterSite, head: HeadProducts, capacity: int) -> None:
         self.drafter = copy.copy(site.drafter)
@@ -28,39 +28,37 @@ class CachedDrafter:
         self.shape = shape = site.drafter.shape
         self._embed = site.embed
         self._head = head
-        self._key_C = torch.arange(capacity, device=site.device)
-        self._rope_1CE = rope_tables(self._key_C[None], head_dim=shape.head_dim, theta=shape.rope_theta)
-        self._masks = torch.full((shape.block_size - 1,), shape.mask_token_id, device=site.device)
+        self._position_P = torch.arange(capacity, device=site.device)
+        self._rope_1PE = rope_tables(self._position_P[None], head_dim=shape.head_dim, theta=shape.rope_theta)
+        self._mask_tokens = torch.full((shape.block_size - 1,), shape.mask_token_id, device=site.device)
         self._weights = [_weights(layer) for layer in self.drafter.layers]
-        self._memories = [
-            AttentionMemory.empty(shape.num_kv_heads, capacity, shape.head_dim, like=w.k) for w in self._weights
-        ]
+        self._caches = [KVCache.empty(shape.num_kv_heads, capacity, shape.head_dim, like=w.k) for w in self._weights]
 
     @torch.no_grad()
     def append(self, states_1TX: Tensor, start: Tensor) -> None:
-        """Remember the target's states of positions start .. start+T-1."""
-        positions = block_of_positions(start, states_1TX.shape[1])
+        """Add the target's hidden states of positions start .. start+T-1 to the KV cache."""
+        positions = consecutive_positions(start, states_1TX.shape[1])
         cos, sin = self._rope(positions)
         context = self.drafter.context(states_1TX)
-        for w, memory in zip(self._weights, self._memories, strict=True):
+        for w, cache in zip(self._weights, self._caches, strict=True):
             k, v = keys_and_values(context, w, cos, sin, **self._sizes)
-            memory.write(positions, k.transpose(1, 2), v.transpose(1, 2))
+            cache.write(positions, k.transpose(1, 2), v.transpose(1, 2))
 
     @torch.no_grad()
     def draft(self, token_1: Tensor, start: Tensor, *, compiled: bool = False) -> Tensor:
-        """[token, B-1 drafted tokens] for positions start .. start+B-1, [K].
+        """Return `token_1` and W drafted tokens, [K], for positions start .. start+K-1.
 
-        The states of all positions before `start` must have been appended. The block's own keys lie in the memory
-        until the next append overwrites them.
+        The states of all positions before `start` must have been appended. The keys and values of the block stay in
+        the cache until the next append overwrites them.
         """
-        positions = block_of_positions(start, self.shape.block_size)
+        positions = consecutive_positions(start, self.shape.block_size)
         cos, sin = self._rope(positions)
-        seen = {window: self._visible(positions, window) for window in self._windows}
-        x = functional.embedding(torch.cat((token_1, self._masks)), self._embed)[None]
-        for number, (w, memory) in enumerate(zip(self._weights, self._memories, strict=True)):
+        visible = {window: self._visible(positions, window) for window in self._windows}
+        x = functional.embedding(torch.cat((token_1, self._mask_tokens)), self._embed)[None]
+        for number, (w, cache) in enumerate(zip(self._weights, self._caches, strict=True)):
             q, k, v = self._function(_project, compiled)(x, w, cos, sin, **self._sizes)
-            memory.write(positions, k, v)
-            mixed = memory.attend(q, seen[self.shape.window_of(number)])
+            cache.write(positions, k, v)
+            mixed = cache.attend(q, visible[self.shape.window_of(number)])
             x = self._function(_finish, compiled)(x, mixed, w, self.shape.rms_norm_eps)
         hidden = rms_norm(x[0, 1:], self.drafter.norm.weight, self.shape.rms_norm_eps)
         return torch.cat((token_1, self._head.logits(hidden).argmax(-1)))
@@ -77,21 +75,21 @@ class CachedDrafter:
         return {self.shape.window_of(number) for number in range(self.shape.num_layers)}
 
     def _rope(self, positions_T: Tensor) -> tuple[Tensor, Tensor]:
-        cos, sin = (table.index_select(1, positions_T) for table in self._rope_1CE)
+        cos, sin = (table.index_select(1, positions_T) for table in self._rope_1PE)
         return cos, sin
 
     def _visible(self, positions_K: Tensor, window: int) -> Tensor:
-        """[K, P]: a full layer sees its whole block, a sliding one is causal and sees `window` positions."""
+        """Return the mask [K, P]: full layers see the whole block, sliding ones are causal over `window` positions."""
         if not window:
-            return (self._key_C <= positions_K[-1]).expand(len(positions_K), -1)
+            return (self._position_P <= positions_K[-1]).expand(len(positions_K), -1)
         query = positions_K[:, None]
-        return (self._key_C <= query) & (query - self._key_C < window)
+        return (self._position_P <= query) & (query - self._position_P < window)
 
 
 def _project(
     x: Tensor, w: LayerWeights, cos: Tensor, sin: Tensor, *, head_dim: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of a block, [1, heads, B, E]."""
+    """Return queries [1, H, K, E], keys and values [1, G, K, E] of a block."""
     normed = rms_norm(x, w.input_norm, eps)
     q = queries(normed, w, cos, sin, head_dim=head_dim, eps=eps)
     k, v = keys_and_values(normed, w, cos, sin, head_dim=head_dim, eps=eps)

@@ -1,4 +1,4 @@
-"""The whole target with the memory of one sequence: token ids in, logits and captured states out."""
+"""All layers of the target with a KV cache for one sequence: token ids in, logits and captured states out."""
 
 # Tensor letters: see dflash_trainer/__init__.py.
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dflash_trainer.evaluate.memory import AttentionMemory, block_of_positions
+from dflash_trainer.evaluate.kv_cache import KVCache, consecutive_positions
 from dflash_trainer.target import Target
 from dflash_trainer.target.delta_net import (
     DeltaNetSizes,
@@ -26,68 +26,74 @@ from dflash_trainer.target.plan import rope_tables
 
 
 @dataclass
-class DeltaMemory:
-    """What a GatedDeltaNet layer remembers, and the block that waits for `keep` to say how much of it counts."""
+class DeltaNetCache:
+    """State of a GatedDeltaNet layer: last convolution inputs, recurrent state, and a block that is not committed."""
 
-    conv_1KC: Tensor
-    memory_1HEF: Tensor
-    waiting: tuple[RuleInputs, Tensor] | None = None
+    conv_1TC: Tensor
+    state_1HEF: Tensor
+    pending: tuple[RuleInputs, Tensor] | None = None
 
     def reset(self) -> None:
-        self.conv_1KC.zero_()
-        self.memory_1HEF.zero_()
+        """Clear the state for a new sequence."""
+        self.conv_1TC.zero_()
+        self.state_1HEF.zero_()
 
     @classmethod
-    def empty(cls, sizes: DeltaNetSizes, weights: DeltaNetWeights) -> DeltaMemory:
+    def empty(cls, sizes: DeltaNetSizes, weights: DeltaNetWeights) -> DeltaNetCache:
+        """Allocate the state of one layer; the recurrent state is fp32."""
         channels, _, taps = weights.conv.shape
         conv = weights.conv.new_zeros(1, taps - 1, channels)
-        memory = torch.zeros(1, sizes.value_heads, sizes.key_dim, sizes.value_dim, device=conv.device)
-        return cls(conv, memory)
+        state = torch.zeros(1, sizes.value_heads, sizes.key_dim, sizes.value_dim, device=conv.device)
+        return cls(conv, state)
 
 
 class CachedTarget:
-    """One sequence through all layers of a target that was loaded whole. Used by one thread."""
+    """One sequence through all layers of a target loaded with `all_layers=True`. Used by one thread."""
 
     def __init__(self, target: Target, capacity: int) -> None:
         assert len(target.weights.layers) == target.shape.num_layers, "decoding needs the whole target"
         self.target = target
         self.plan = target.plan
-        self._key_C = torch.arange(capacity, device=target.device)
-        self._rope_CR = rope_tables(self.plan, self._key_C)
-        self._memories = [self._memory_for(first, capacity) for first, _ in target.weights.layers]
+        self._position_P = torch.arange(capacity, device=target.device)
+        self._rope_PR = rope_tables(self.plan, self._position_P)
+        self._caches = [self._empty_cache(first, capacity) for first, _ in target.weights.layers]
 
     def reset(self) -> None:
-        """Forget the sequence. Keys and values stay: masks hide them."""
-        for memory in self._memories:
-            if isinstance(memory, DeltaMemory):
-                memory.reset()
+        """Start a new sequence. Old keys and values stay, hidden by masks."""
+        for cache in self._caches:
+            if isinstance(cache, DeltaNetCache):
+                cache.reset()
 
     @torch.no_grad()
-    def forward(self, ids_1T: Tensor, start: Tensor, *, keep: bool, compiled: bool = False) -> tuple[Tensor, Tensor]:
+    def forward(self, ids_1T: Tensor, start: Tensor, *, commit: bool, compiled: bool = False) -> tuple[Tensor, Tensor]:
         """Run T tokens at positions start .. start+T-1.
 
         Args:
-            keep: all T tokens belong to the sequence; otherwise `keep` must say how many before the next call.
-            compiled: use compiled layers; only for shapes that come again and again.
+            ids_1T: token ids.
+            start: position of the first token.
+            commit: append all T tokens to the sequence; otherwise call `commit` with the accepted count before the
+                next forward.
+            compiled: use compiled layers; only for shapes that repeat.
+
         Returns:
-            logits [T, V] and captured states [1, T, X], in the target's type.
+            Logits [T, V] and captured states [1, T, X] in the target's dtype.
         """
-        positions = block_of_positions(start, ids_1T.shape[1])
-        cos, sin = (table.index_select(0, positions) for table in self._rope_CR)
-        visible_TP = self._key_C <= positions[:, None]
+        positions = consecutive_positions(start, ids_1T.shape[1])
+        cos, sin = (table.index_select(0, positions) for table in self._rope_PR)
+        visible_TP = self._position_P <= positions[:, None]
         weights, sizes, captured = self.target.weights, self.plan.sizes, self.target.captured
         x = functional.embedding(ids_1T, weights.embed)
         states = []
         for number, (first, second) in enumerate(weights.layers):
-            memory = self._memories[number]
+            cache = self._caches[number]
             if isinstance(first, DeltaNetWeights):
-                assert isinstance(memory, DeltaMemory)
-                x = self._delta_net(x, first, second, memory, keep=keep, compiled=compiled)
+                assert isinstance(cache, DeltaNetCache)
+                x = self._delta_net(x, first, second, cache, commit=commit, compiled=compiled)
             else:
-                assert isinstance(memory, AttentionMemory)
+                assert isinstance(cache, KVCache)
                 q, k, v, gate = self._function(project, compiled)(x, first, cos, sin, sizes)
-                memory.write(positions, k, v)
-                mixed = memory.attend(q, visible_TP)
+                cache.write(positions, k, v)
+                mixed = cache.attend(q, visible_TP)
                 x = self._function(finish, compiled)(x, mixed, gate, first, second, sizes)
             if number in captured:
                 states.append(x)
@@ -95,54 +101,54 @@ class CachedTarget:
         return logits, torch.cat(states, dim=-1)
 
     @torch.no_grad()
-    def keep(self, count: Tensor) -> None:
-        """The first `count` tokens of the last forward belong to the sequence, the rest never happened."""
-        for memory in self._memories:
-            if isinstance(memory, DeltaMemory) and memory.waiting is not None:
-                self._keep_delta(memory, count)
+    def commit(self, count: Tensor) -> None:
+        """Append the first `count` tokens of the last forward to the sequence and discard the others."""
+        for cache in self._caches:
+            if isinstance(cache, DeltaNetCache) and cache.pending is not None:
+                self._commit_delta_net(cache, count)
 
     def _delta_net(
         self,
         x: Tensor,
         first: DeltaNetWeights,
         second: MlpWeights,
-        memory: DeltaMemory,
+        cache: DeltaNetCache,
         *,
-        keep: bool,
+        commit: bool,
         compiled: bool,
     ) -> Tensor:
         plan, rule = self.plan, self.target.forward.rule
         assert plan.delta_net is not None
-        found, z, padded = self._function(delta_net_inputs, compiled)(
-            x, first, plan.delta_net, plan.sizes, memory.conv_1KC, all_inputs=True
+        rule_inputs, z, padded = self._function(delta_net_inputs, compiled)(
+            x, first, plan.delta_net, plan.sizes, cache.conv_1TC, all_inputs=True
         )
-        inputs = RuleInputs(*found)
-        mixed, after = rule(inputs, memory.memory_1HEF, keep)
-        if keep:
-            assert after is not None
-            memory.memory_1HEF.copy_(after)
-            memory.conv_1KC.copy_(padded[:, -memory.conv_1KC.shape[1] :])
-        memory.waiting = None if keep else (inputs, padded)
+        inputs = RuleInputs(*rule_inputs)
+        mixed, state = rule(inputs, cache.state_1HEF, commit)
+        if commit:
+            assert state is not None
+            cache.state_1HEF.copy_(state)
+            cache.conv_1TC.copy_(padded[:, -cache.conv_1TC.shape[1] :])
+        cache.pending = None if commit else (inputs, padded)
         return self._function(delta_net_outputs, compiled)(x, mixed, z, first, second, plan.sizes)
 
-    def _keep_delta(self, memory: DeltaMemory, count: Tensor) -> None:
-        """Run the rule once more; tokens that do not count neither fade the memory nor write to it."""
-        assert memory.waiting is not None
-        inputs, padded = memory.waiting
-        counts_1T1 = (torch.arange(inputs.beta.shape[1], device=count.device) < count)[None, :, None]
-        quiet = inputs._replace(decay=inputs.decay * counts_1T1, beta=inputs.beta * counts_1T1)
-        _, after = self.target.forward.rule(quiet, memory.memory_1HEF, True)
-        assert after is not None
-        memory.memory_1HEF.copy_(after)
-        last = block_of_positions(count, memory.conv_1KC.shape[1])
-        memory.conv_1KC.copy_(padded.index_select(1, last))
+    def _commit_delta_net(self, cache: DeltaNetCache, count: Tensor) -> None:
+        """Run the rule again with decay and beta of rejected tokens at zero, so that they leave the state unchanged."""
+        assert cache.pending is not None
+        inputs, padded = cache.pending
+        accepted_1T1 = (torch.arange(inputs.beta.shape[1], device=count.device) < count)[None, :, None]
+        masked = inputs._replace(decay=inputs.decay * accepted_1T1, beta=inputs.beta * accepted_1T1)
+        _, state = self.target.forward.rule(masked, cache.state_1HEF, True)
+        assert state is not None
+        cache.state_1HEF.copy_(state)
+        last = consecutive_positions(count, cache.conv_1TC.shape[1])
+        cache.conv_1TC.copy_(padded.index_select(1, last))
 
     def _function(self, function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
         return self.target.forward.compiler.compiled(function) if compiled else function
 
-    def _memory_for(self, first: AttentionWeights | DeltaNetWeights, capacity: int) -> AttentionMemory | DeltaMemory:
+    def _empty_cache(self, first: AttentionWeights | DeltaNetWeights, capacity: int) -> KVCache | DeltaNetCache:
         if isinstance(first, DeltaNetWeights):
             assert self.plan.delta_net is not None
-            return DeltaMemory.empty(self.plan.delta_net, first)
+            return DeltaNetCache.empty(self.plan.delta_net, first)
         shape = self.plan.shape
-        return AttentionMemory.empty(shape.num_kv_heads, capacity, shape.head_dim, like=first.k)
+        return KVCache.empty(shape.num_kv_heads, capacity, shape.head_dim, like=first.k)

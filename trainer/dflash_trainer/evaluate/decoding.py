@@ -1,4 +1,4 @@
-"""Greedy decoding of one sequence, with and without the drafter; both through the same memories and layers."""
+"""Greedy decoding of one sequence with and without the drafter, through the same layers and caches."""
 
 # Tensor letters: see dflash_trainer/__init__.py.
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dflash_trainer.evaluate.cached_drafter import CachedDrafter
 from dflash_trainer.evaluate.cached_target import CachedTarget
-from dflash_trainer.evaluate.recorded import RecordedStep
+from dflash_trainer.evaluate.graphed_step import GraphedStep
 from dflash_trainer.loss.head import HeadProducts
 from dflash_trainer.pipeline.warmup import DrafterSite
 from dflash_trainer.target import Target
@@ -21,7 +21,7 @@ from dflash_trainer.target import Target
 
 @dataclass(frozen=True)
 class Decoded:
-    """An answer: its tokens, the time spent after the first one, and how many tokens each step gave."""
+    """Answer of one prompt: its tokens, the seconds after the first token, and the number of tokens of each step."""
 
     tokens: tuple[int, ...]
     seconds: float
@@ -29,43 +29,46 @@ class Decoded:
 
 
 class Decoder:
-    """Answers prompts, one at a time. `capacity` is the longest prompt and answer together.
+    """Decodes one prompt at a time. Used by one thread.
 
-    `compiled` compiles the layers of the two steps that repeat; `graphed` (CUDA) records each as one graph.
+    Args:
+        capacity: largest number of tokens in a prompt and its answer.
+        compiled: compile the layers of the two steps.
+        graphed: capture each step as a CUDA graph.
     """
 
     def __init__(
         self, target: Target, site: DrafterSite, head: HeadProducts, *, capacity: int, compiled: bool, graphed: bool
     ) -> None:
-        room = -(-(capacity + 2 * site.drafter.shape.block_size) // 64) * 64
+        positions = -(-(capacity + 2 * site.drafter.shape.block_size) // 64) * 64
         self.block = site.drafter.shape.block_size
-        self.target = CachedTarget(target, room)
-        self.drafter = CachedDrafter(site, head, room)
+        self.target = CachedTarget(target, positions)
+        self.drafter = CachedDrafter(site, head, positions)
         self._device = target.device
         self._compiled = compiled
         self._token_1 = torch.zeros(1, dtype=torch.int64, device=self._device)
         self._start = torch.zeros((), dtype=torch.int64, device=self._device)
-        self._plain = RecordedStep(self._plain_step, self._device, graphed=graphed)
-        self._speculative = RecordedStep(self._speculative_step, self._device, graphed=graphed)
+        self._plain = GraphedStep(self._plain_step, self._device, graphed=graphed)
+        self._speculative = GraphedStep(self._speculative_step, self._device, graphed=graphed)
 
     def warm(self) -> None:
-        """Compile and record both steps."""
+        """Compile both steps and capture their graphs."""
         for step in (self._plain, self._speculative):
             self._prefill([0, 0])
-            step.record()
+            step.capture()
 
     def plain(self, prompt: Sequence[int], *, limit: int, stop: int | None) -> Decoded:
-        """The target alone, a token a step."""
+        """Decode with the target alone, one token per step."""
         return self._decode(prompt, self._plain, limit=limit, stop=stop)
 
     def speculative(self, prompt: Sequence[int], *, limit: int, stop: int | None) -> Decoded:
-        """The drafter proposes blocks; the target keeps the tokens it would have written itself."""
-        return self._decode(prompt, self._won_tokens, limit=limit, stop=stop)
+        """Decode speculatively: the drafter proposes a block, the target accepts the tokens it would choose itself."""
+        return self._decode(prompt, self._accepted_tokens, limit=limit, stop=stop)
 
     def best_two(self, tokens: Sequence[int]) -> tuple[float, float]:
-        """The target's two best logits after `tokens`."""
+        """Return the target's two highest logits after `tokens`."""
         self.target.reset()
-        logits, _ = self.target.forward(self._ids(tokens), torch.zeros_like(self._start), keep=True)
+        logits, _ = self.target.forward(self._ids(tokens), torch.zeros_like(self._start), commit=True)
         best, second = logits[-1].float().topk(2).values.tolist()
         return best, second
 
@@ -81,37 +84,37 @@ class Decoder:
             produced.append(len(new))
         return Decoded(tuple(tokens), time.perf_counter() - started, tuple(produced))
 
-    def _won_tokens(self) -> list[int]:
-        won, *choice = self._speculative()
-        return choice[:won]
+    def _accepted_tokens(self) -> list[int]:
+        accepted, *choices = self._speculative()
+        return choices[:accepted]
 
     def _prefill(self, prompt: Sequence[int]) -> int:
-        """Read the prompt; returns the first token of the answer."""
+        """Run the prompt and return the first token of the answer."""
         self.target.reset()
         self._start.zero_()
-        logits, states = self.target.forward(self._ids(prompt), self._start, keep=True)
+        logits, states = self.target.forward(self._ids(prompt), self._start, commit=True)
         self.drafter.append(states, self._start)
         self._start.fill_(len(prompt))
         self._token_1.copy_(logits[-1:].argmax(-1))
         return int(self._token_1.item())
 
     def _plain_step(self) -> Tensor:
-        logits, _ = self.target.forward(self._token_1[None], self._start, keep=True, compiled=self._compiled)
+        logits, _ = self.target.forward(self._token_1[None], self._start, commit=True, compiled=self._compiled)
         self._token_1.copy_(logits.argmax(-1))
         self._start += 1
         return self._token_1
 
     def _speculative_step(self) -> Tensor:
-        """Draft, verify, move on; returns how many tokens were won, then the target's choices [1 + B]."""
+        """Draft, verify and commit one block; return the accepted count and the target's choices, [1 + K]."""
         block_K = self.drafter.draft(self._token_1, self._start, compiled=self._compiled)
-        logits, states = self.target.forward(block_K[None], self._start, keep=False, compiled=self._compiled)
+        logits, states = self.target.forward(block_K[None], self._start, commit=False, compiled=self._compiled)
         choice_K = logits.argmax(-1)
-        won = (block_K[1:] == choice_K[:-1]).long().cumprod(0).sum() + 1
-        self.target.keep(won)
+        accepted = (block_K[1:] == choice_K[:-1]).long().cumprod(0).sum() + 1
+        self.target.commit(accepted)
         self.drafter.append(states, self._start)
-        self._start += won
-        self._token_1.copy_(choice_K.index_select(0, (won - 1)[None]))
-        return torch.cat((won[None], choice_K))
+        self._start += accepted
+        self._token_1.copy_(choice_K.index_select(0, (accepted - 1)[None]))
+        return torch.cat((accepted[None], choice_K))
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor([list(tokens)], dtype=torch.int64, device=self._device)

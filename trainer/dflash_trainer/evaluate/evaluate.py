@@ -1,4 +1,4 @@
-"""Loads a trained drafter and its target, measures both ways, writes one report."""
+"""Evaluation of a trained drafter on held-out text and in real decoding, with a JSON report."""
 
 from __future__ import annotations
 
@@ -26,26 +26,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationJob:
-    """What to evaluate and how much of it."""
+    """Drafter to evaluate and size of the evaluation."""
 
     checkpoint: Path
     report: Path | None
     prompts: int
-    """Held-out prompts to answer; 0: no decoding."""
+    """Number of held-out prompts to decode; 0: no decoding."""
     max_new_tokens: int
 
 
 class DecodingDiffers(TrainerError):
-    """Speculative decoding gave another answer than the target, and not at a near tie."""
+    """Speculative decoding differs from the target's own answer, and not at a near tie."""
 
     name = "decoding_differs"
     exit_code = ExitCode.WORKER
 
 
 def evaluate(job: EvaluationJob, config: Config) -> dict[str, Any]:
-    """Measure, print, and write the report.
+    """Evaluate the drafter, print the results, write the report and return it.
 
-    Raises InputError for weights or data that cannot be used, and DecodingDiffers (after the report is written).
+    Raises:
+        InputError: unusable weights or data.
+        DecodingDiffers: the answers differ; the report is written first.
     """
     started = time.time()
     trained = find_trained(job.checkpoint)
@@ -80,15 +82,15 @@ def evaluate(job: EvaluationJob, config: Config) -> dict[str, Any]:
         print(f"report: {job.report}", flush=True)
     if not report["ok"]:
         raise DecodingDiffers(
-            report["problems"][0], "evaluate again with --set target.dtype=float32; if it stays, report a bug"
+            report["problems"][0], "evaluate again with --set target.dtype=float32; if they still differ, report a bug"
         )
     return report
 
 
 def _problems(decoding: RealDecoding) -> list[str]:
     return [
-        f"prompt {d.prompt}: the answers part at token {d.position} (target {d.plain}, speculative {d.speculative}), "
-        f"where the target's best two logits are {d.margin:.4g} apart"
+        f"prompt {d.prompt}: the answers differ from token {d.position} on (target {d.plain}, speculative "
+        f"{d.speculative}); the margin between the target's two highest logits is {d.margin:.4g}"
         for d in decoding.differences
         if not d.near_tie
     ]
@@ -100,19 +102,19 @@ def _print_held_out(held_out: HeldOut) -> None:
         f"accept length {held_out.accept_len:.3f}",
         flush=True,
     )
-    print("acceptance at position 1, 2, ..: " + _list(held_out.acceptance_per_position), flush=True)
+    print("acceptance at positions 1, 2, ...: " + _list(held_out.acceptance_per_position), flush=True)
 
 
 def _print_decoding(decoding: RealDecoding) -> None:
     plain, speculative = decoding.plain, decoding.speculative
     print(
-        f"decoding: {decoding.prompts} prompts, {plain.tok_s:.1f} tok/s alone, {speculative.tok_s:.1f} with the "
-        f"drafter: x{decoding.speed_up:.2f}, accept length {decoding.accept_len:.3f}",
+        f"decoding: {decoding.prompts} prompts, {plain.tok_s:.1f} tok/s without the drafter, "
+        f"{speculative.tok_s:.1f} with it: x{decoding.speed_up:.2f}, accept length {decoding.accept_len:.3f}",
         flush=True,
     )
-    print("acceptance at position 1, 2, ..: " + _list(decoding.acceptance_per_position), flush=True)
+    print("acceptance at positions 1, 2, ...: " + _list(decoding.acceptance_per_position), flush=True)
     near = sum(d.near_tie for d in decoding.differences)
-    answer = "equal token for token" if decoding.equal else f"{len(decoding.differences)} differ, {near} at a near tie"
+    answer = "equal token for token" if decoding.equal else f"{len(decoding.differences)} differ, {near} at near ties"
     print(f"answers with and without the drafter: {answer}", flush=True)
 
 

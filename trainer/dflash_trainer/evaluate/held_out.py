@@ -1,4 +1,4 @@
-"""Accept length and acceptance per position on held-out text, all blocks of a batch drafted at once."""
+"""Accept length and acceptance per position on held-out text; all blocks of a batch are drafted at once."""
 
 # Tensor letters: see dflash_trainer/__init__.py.
 
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """What a server would call acceptance, judged by the text itself."""
+    """Acceptance measured against the text of held-out samples."""
 
     samples: int
     blocks: int
     loss: float
     accept_len: float
-    """1 + leading right slots of a block, mean over blocks; a slot past the answer's end counts as wrong."""
+    """Mean over blocks of 1 + number of leading correct slots; a slot past the answer's end counts as wrong."""
     acceptance_per_position: tuple[float, ...]
-    """Part of the blocks whose slots 1..k are all right, for each k, where slot k is part of an answer."""
+    """Share of blocks whose slots 1..k are all correct, for each k whose slot is part of an answer."""
     accuracy_per_position: tuple[float, ...]
-    """Part of the right tokens at slot k, whatever came before."""
+    """Share of correct tokens at slot k, regardless of earlier slots."""
 
 
 def measure_held_out(config: Config, target: Target, site: DrafterSite, head: HeadProducts) -> HeldOut:
-    """Draft blocks all over data.eval_path's first evaluation.samples samples, always the same blocks."""
+    """Draft blocks on the first evaluation.samples samples of data.eval_path; the blocks are the same every time."""
     if not config.data.eval_path:
-        raise InputError("data.eval_path is empty", "name a held-out dataset that prepare made")
+        raise InputError("data.eval_path is empty", "name a held-out dataset written by prepare")
     samples = ArrowSamples.open(Path(config.data.eval_path))
     plan = BatchPlan(samples.lengths[: config.evaluation.samples], config.data, shuffle=False)
     sums = _Sums(site.drafter.shape.block_size - 1, site.device)
@@ -62,31 +62,31 @@ def measure_held_out(config: Config, target: Target, site: DrafterSite, head: He
 
 
 class _Sums:
-    """Counts over batches, kept on the device."""
+    """Sums over batches, kept on the device."""
 
     def __init__(self, slots: int, device: torch.device) -> None:
         self.loss, self.weight, self.blocks, self.accepted = torch.zeros(4, dtype=torch.float64, device=device)
-        self.right, self.leading, self.judged = torch.zeros(3, slots, dtype=torch.float64, device=device)
+        self.correct, self.leading, self.supervised = torch.zeros(3, slots, dtype=torch.float64, device=device)
 
-    def add(self, *, loss: Tensor, weight: Tensor, correct_NW: Tensor, supervised_NW: Tensor, valid_N: Tensor) -> None:
-        leading_NW = correct_NW.long().cumprod(-1)
+    def add(self, *, loss: Tensor, weight: Tensor, correct_AW: Tensor, supervised_AW: Tensor, valid_A: Tensor) -> None:
+        leading_AW = correct_AW.long().cumprod(-1)
         self.loss += loss
         self.weight += weight
-        self.blocks += valid_N.sum()
-        self.accepted += ((leading_NW.sum(-1) + 1) * valid_N).sum()
-        self.right += correct_NW.sum(0)
-        self.leading += leading_NW.sum(0)
-        self.judged += supervised_NW.sum(0)
+        self.blocks += valid_A.sum()
+        self.accepted += ((leading_AW.sum(-1) + 1) * valid_A).sum()
+        self.correct += correct_AW.sum(0)
+        self.leading += leading_AW.sum(0)
+        self.supervised += supervised_AW.sum(0)
 
     def result(self, samples: int) -> HeldOut:
-        judged = self.judged.clamp(min=1)
+        supervised = self.supervised.clamp(min=1)
         return HeldOut(
             samples=samples,
             blocks=int(self.blocks),
             loss=float(self.loss / self.weight.clamp(min=1e-12)),
             accept_len=float(self.accepted / self.blocks.clamp(min=1)),
-            acceptance_per_position=tuple((self.leading / judged).tolist()),
-            accuracy_per_position=tuple((self.right / judged).tolist()),
+            acceptance_per_position=tuple((self.leading / supervised).tolist()),
+            accuracy_per_position=tuple((self.correct / supervised).tolist()),
         )
 
 
@@ -104,11 +104,11 @@ def _measure_batch(
     ids_BU = block_inputs(ids_BL, anchors_BN, valid_BN, mask_token=shape.mask_token_id)
     hidden = site.drafter(functional.embedding(ids_BU, site.embed), states_BLX, anchors_BN, valid_BN)
     labels_BNW, supervised_BNW = block_labels(ids_BL, mask_BL, anchors_BN, valid_BN, block=block)
-    supervised_NW = supervised_BNW.flatten(0, 1)
+    supervised_AW = supervised_BNW.flatten(0, 1)
     result = head_loss(
         hidden.flatten(0, 1),
         labels_BNW.flatten(),
-        supervised_NW.flatten(),
+        supervised_AW.flatten(),
         head,
         weight_rule(objective, block),
         slots=block - 1,
@@ -116,8 +116,8 @@ def _measure_batch(
     )
     sums.add(
         loss=result.total,
-        weight=(supervised_NW if objective.kind == "dpace" else result.weights).sum(),
-        correct_NW=result.correct,
-        supervised_NW=supervised_NW,
-        valid_N=valid_BN.flatten(),
+        weight=(supervised_AW if objective.kind == "dpace" else result.weights).sum(),
+        correct_AW=result.correct,
+        supervised_AW=supervised_AW,
+        valid_A=valid_BN.flatten(),
     )

@@ -1,4 +1,4 @@
-"""Answers held-out prompts with and without the drafter: are the answers equal, and how much faster is it?"""
+"""Decode held-out prompts with and without the drafter; compare the answers and the speed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from dflash_trainer.config.schema import Config
 
 _TIE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
-"""Two logits closer than this may change places when the same product is computed in another shape."""
+"""Two logits closer than this may swap when the same product is computed in another shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """One way of decoding over all prompts; the first token of each answer is not counted."""
+    """Speed of one decoding method over all prompts; the first token of each answer is not counted."""
 
     tokens: int
     steps: int
@@ -36,7 +36,7 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Where two answers part, and by how much the target preferred its token there."""
+    """First position where two answers differ, with the target's logit margin there."""
 
     prompt: int
     position: int
@@ -48,49 +48,49 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class RealDecoding:
-    """Greedy answers, a sequence at a time."""
+    """Results of greedy decoding, one sequence at a time."""
 
     prompts: int
     max_new_tokens: int
     dtype: str
     device: str
     equal: bool
-    """Every speculative answer is the target's own, token for token."""
+    """True when every speculative answer equals the target's, token for token."""
     plain: Speed
     speculative: Speed
     speed_up: float
     accept_len: float
-    """Tokens a step of the target gave."""
+    """Tokens per step of the target."""
     acceptance_per_position: tuple[float, ...]
-    """Part of the steps that gave at least k drafted tokens, for k = 1..B-1."""
+    """Share of steps with at least k accepted draft tokens, for k = 1..K-1."""
     differences: tuple[Difference, ...]
 
 
 def decode_held_out(
     config: Config, target: Target, site: DrafterSite, head: HeadProducts, *, prompts: int, limit: int
 ) -> RealDecoding:
-    """Answer the first `prompts` prompts of data.eval_path with at most `limit` tokens each, both ways."""
-    asked = held_out_prompts(Path(config.data.eval_path), prompts)
-    capacity = max(map(len, asked)) + limit
+    """Decode the first `prompts` prompts of data.eval_path with both methods, at most `limit` tokens each."""
+    questions = held_out_prompts(Path(config.data.eval_path), prompts)
+    capacity = max(map(len, questions)) + limit
     cuda = target.device.type == "cuda"
     compiled, graphed = config.runtime.compile and cuda, config.target.cuda_graphs and cuda
     decoder = Decoder(target, site, head, capacity=capacity, compiled=compiled, graphed=graphed)
     decoder.warm()
     stop = end_of_turn(target)
     plain, speculative = [], []
-    with Progress("decoding", len(asked)) as progress:
-        for prompt in asked:
+    with Progress("decoding", len(questions)) as progress:
+        for prompt in questions:
             plain.append(decoder.plain(prompt, limit=limit, stop=stop))
             speculative.append(decoder.speculative(prompt, limit=limit, stop=stop))
             progress.advance(1)
     differences = tuple(
         _difference(decoder, number, prompt, a, b)
-        for number, (prompt, a, b) in enumerate(zip(asked, plain, speculative, strict=True))
+        for number, (prompt, a, b) in enumerate(zip(questions, plain, speculative, strict=True))
         if a.tokens != b.tokens
     )
     speeds = _speed(plain), _speed(speculative)
     return RealDecoding(
-        prompts=len(asked),
+        prompts=len(questions),
         max_new_tokens=limit,
         dtype=str(target.dtype).removeprefix("torch."),
         device=torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else "cpu",
@@ -105,7 +105,7 @@ def decode_held_out(
 
 
 def held_out_prompts(folder: Path, count: int) -> list[list[int]]:
-    """The ids before the first answer of the first `count` samples."""
+    """Return the token ids before the first answer of the first `count` samples."""
     samples = ArrowSamples.open(folder)
     found = []
     for number in range(min(count, len(samples))):
@@ -117,7 +117,7 @@ def held_out_prompts(folder: Path, count: int) -> list[list[int]]:
 
 
 def end_of_turn(target: Target) -> int | None:
-    """The token that ends an answer; None when the target has no tokenizer or marks no end."""
+    """Return the end-of-turn token; None when the target has no tokenizer or no such token."""
     from dflash_trainer.errors import InputError
     from dflash_trainer.prepare.tokenization import ChatTokenizer
 

@@ -1,4 +1,4 @@
-"""A trained drafter in the published layout: config.json and model.safetensors, checked after writing."""
+"""Export a trained drafter in the published layout: config.json and model.safetensors, verified after writing."""
 
 from dflash_trainer.export.export import Exported, export_drafter
 

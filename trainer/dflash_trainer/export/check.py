@@ -1,4 +1,4 @@
-"""Reads an exported drafter back from the disk and compares it with what was meant, tensor by tensor."""
+"""Verify an exported drafter: read it back from the disk and compare every key and tensor."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from torch import Tensor
 
 from dflash_trainer.errors import InputError
 
-_LEAKING = ("partial_rotary_factor", "mrope_section", "mrope_interleaved", "rope_parameters")
-"""Keys of a target's rotary embedding that must not stand in a drafter's configuration."""
+_FORBIDDEN = ("partial_rotary_factor", "mrope_section", "mrope_interleaved", "rope_parameters")
+"""Rotary embedding keys of a target that must not appear in a drafter's configuration."""
 
 
 def check_export(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Raise InputError naming the first key or tensor that is not on the disk as meant."""
+    """Compare the files with the expected configuration and tensors.
+
+    Raises:
+        InputError: naming the first key or tensor that differs.
+    """
     written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     wrong = sorted(key for key in written.keys() | config.keys() if written.get(key) != config.get(key))
-    wrong += [key for key in _LEAKING if key in written]
+    wrong += [key for key in _FORBIDDEN if key in written]
     if wrong:
         raise _differs(folder, f"config.json: {wrong[0]}")
     try:
@@ -35,11 +39,11 @@ def check_export(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
         raise _differs(folder, f"{len(wrong)} tensors, such as {wrong[0]}")
 
 
-def _same(found: Tensor, meant: Tensor) -> bool:
-    return found.dtype == meant.dtype and found.shape == meant.shape and torch.equal(found, meant)
+def _same(found: Tensor, expected: Tensor) -> bool:
+    return found.dtype == expected.dtype and found.shape == expected.shape and torch.equal(found, expected)
 
 
 def _differs(folder: Path, what: str) -> InputError:
     return InputError(
-        f"{folder}: what is on the disk differs from the drafter: {what}", "look at the disk, then export again"
+        f"{folder}: the exported files differ from the drafter: {what}", "check the disk, then export again"
     )

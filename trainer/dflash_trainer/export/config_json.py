@@ -1,7 +1,7 @@
-"""The config.json that servers read: a Qwen3 configuration plus what makes it a drafter.
+"""The config.json of an exported drafter: a Qwen3 configuration plus the drafter's keys.
 
-Written from the drafter's own shape, key by key. Nothing is copied from the target's configuration, so that none of
-its rotary settings (a rotated part of the head, several axes) can leak into a drafter that rotates the whole head.
+Every key comes from the drafter's shape. Nothing is copied from the target's configuration, so that its rotary settings
+(partial rotary factor, several axes) cannot leak into a drafter that rotates the whole head.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MAX_POSITIONS = 32768
 
 
 def config_json(shape: DrafterShape, dtype: str) -> dict[str, Any]:
-    """Every key of config.json, for a drafter whose tensors are stored as `dtype`."""
+    """Return config.json for a drafter whose tensors are stored as `dtype`."""
     sliding = "sliding_attention" in shape.layer_types
     return {
         "architectures": ["DFlashDraftModel"],

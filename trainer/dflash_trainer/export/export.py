@@ -1,4 +1,4 @@
-"""Writes the drafter in the published layout: aside, checked, then renamed."""
+"""Write a drafter in the published layout: to a staging folder, verified, then renamed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written."""
+    """Summary of an export."""
 
     folder: Path
     tensors: int
@@ -38,24 +38,26 @@ class Exported:
 def export_drafter(config: Config, trained: TrainedDrafter, output: Path, dtype: str) -> Exported:
     """Write config.json and model.safetensors to `output`, which must not exist.
 
-    The target's weights are not needed, only its shape. Raises InputError when the weights do not fit the
-    configuration, when a value is not finite, or when the disk does not hold what was written.
+    Only the target's shape is needed, not its weights.
+
+    Raises:
+        InputError: the weights do not fit the configuration, hold NaN or Inf, or read back differently.
     """
     if output.exists():
         raise InputError(f"--output = {str(output)!r}: exists already", "remove it or choose another folder")
     target = read_shape(locate(config.target.path))
     tensors = _tensors(config, trained, dtype)
     values = config_json(drafter_shape(config.drafter, target), dtype)
-    aside = output.with_name(f".{output.name}.writing-{os.getpid()}")
-    aside.mkdir(parents=True)
+    staging = output.with_name(f".{output.name}.writing-{os.getpid()}")
+    staging.mkdir(parents=True)
     try:
-        write_tensors(aside / "model.safetensors", tensors)
-        write_json(aside / "config.json", values)
-        check_export(aside, values, tensors)
-        sync_folder(aside)
-        aside.rename(output)
+        write_tensors(staging / "model.safetensors", tensors)
+        write_json(staging / "config.json", values)
+        check_export(staging, values, tensors)
+        sync_folder(staging)
+        staging.rename(output)
     except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
         raise
     sync_folder(output.parent)
     size = sum(file.stat().st_size for file in output.iterdir())
@@ -63,14 +65,14 @@ def export_drafter(config: Config, trained: TrainedDrafter, output: Path, dtype:
 
 
 def _tensors(config: Config, trained: TrainedDrafter, dtype: str) -> dict[str, Tensor]:
-    """The drafter's tensors by published name, in `dtype`, on the CPU."""
+    """Return the drafter's tensors by published name, in `dtype`, on the CPU."""
     from_trained = replace(config, drafter=replace(config.drafter, init_from=str(trained.weights)))
     drafter = build_drafter(from_trained, read_shape(locate(config.target.path)))
     tensors = {name: value.detach().to(getattr(torch, dtype)) for name, value in drafter.state_dict().items()}
     broken = [name for name, value in tensors.items() if not torch.isfinite(value).all()]
     if broken:
         raise InputError(
-            f"{trained.weights}: {len(broken)} tensors hold values that are not finite, such as {broken[0]}",
+            f"{trained.weights}: {len(broken)} tensors hold NaN or Inf, such as {broken[0]}",
             "export an earlier checkpoint",
         )
     return tensors

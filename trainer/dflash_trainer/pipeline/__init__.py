@@ -1,1 +1,1 @@
-"""Target workers, the queues of hidden states, drafter workers."""
+"""Target workers, queues of hidden states, and drafter workers in one process."""

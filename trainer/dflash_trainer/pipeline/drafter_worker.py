@@ -1,4 +1,4 @@
-"""A drafter worker: forward and backward on its own replica, in its own thread, one command at a time."""
+"""Drafter worker: forward and backward passes on its own replica, in its own thread."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReport:
-    """What one batch gave; loss and accept_len are means over its slots and blocks."""
+    """Measures of one batch; loss and accept_len are means over its slots and blocks."""
 
     number: int
     sample_ids: tuple[int, ...]
@@ -41,9 +41,9 @@ class BatchReport:
     accept_len: float
     accuracy_per_slot: tuple[float, ...]
     bad_samples: int
-    """Samples left out: unreadable ids, no answer, or hidden states that are not finite."""
+    """Samples excluded: invalid ids, no supervised token, or NaN/Inf in their hidden states."""
     skipped: bool
-    """The batch gave no gradient."""
+    """The batch contributed no gradient."""
     waited: float = 0.0
     """Seconds spent waiting for hidden states."""
     worked: float = 0.0
@@ -52,14 +52,14 @@ class BatchReport:
 
 @dataclass(frozen=True)
 class FrozenEnds:
-    """The target's embedding and head on a drafter's device, in the drafter's type."""
+    """The target's embedding and head on a drafter's device, in the drafter's dtype."""
 
     embed_VD: Tensor
     head: Tensor | HeadProducts
 
 
 class DrafterWorker:
-    """Trains one replica. Owner: Pipeline. Thread: one, which runs what `submit` gives it. close() ends it."""
+    """Trains one replica. Owner: Pipeline. Thread: one, which runs the functions given to submit(). close() ends it."""
 
     def __init__(
         self, name: str, drafter: Drafter, ends: FrozenEnds, queue: StatesQueue, objective: ObjectiveConfig, seed: int
@@ -74,7 +74,7 @@ class DrafterWorker:
         self._seed = seed
         self._generator = torch.Generator(self.device)
         self._sums: dict[str, Tensor] = {}
-        self._reading = 0.0
+        self._read_seconds = 0.0
         self._ended: float | None = None
         self.use = WorkerUse()
         self._thread = ThreadPoolExecutor(1, name, initializer=enter_worker, initargs=(self.device,))
@@ -84,35 +84,35 @@ class DrafterWorker:
         return self._thread.submit(function, *args, **kwargs)
 
     def close(self, timeout: float) -> bool:
-        """Take no more commands and wait for the one at work; False when it does not end."""
+        """Accept no more work and wait for the running function; return False when it does not end in time."""
         last = self._thread.submit(lambda: None)
         ended = bool(wait([last], timeout=timeout).done)
         self._thread.shutdown(wait=ended)
         return ended
 
     def train(self, count: int) -> list[BatchReport]:
-        """Forward and backward for `count` batches; gradients of weight * loss are summed into the replica."""
+        """Run forward and backward for `count` batches; gradients of weight * loss accumulate in the replica."""
         reports = []
         self._clear_gradients(count)
         for _ in range(count):
-            reports.append(self._one(self._train_batch))
+            reports.append(self._process(self._train_batch))
             if self._sums:
-                self._keep_sum()
+                self._accumulate()
         return reports
 
     def evaluate(self, count: int) -> list[BatchReport]:
-        """Loss and measures of `count` held-out batches, always with the same anchors.
+        """Return the measures of `count` held-out batches; their anchors are the same at every evaluation.
 
-        Gradients stay enabled though none is taken: compiled code is then the one that was warmed.
+        Gradients stay enabled although no backward pass runs, so that the warmed-up compiled code is used.
         """
-        return [self._one(self._evaluate_batch) for _ in range(count)]
+        return [self._process(self._evaluate_batch) for _ in range(count)]
 
     def gradient(self, name: str) -> Tensor | None:
-        """Sum of weight * gradient over the last step's batches; None when all were skipped."""
+        """Return the sum of weight * gradient over the last step's batches; None when all were skipped."""
         return self._sums[name] if self._sums else self.parameters[name].grad
 
     def _clear_gradients(self, count: int) -> None:
-        """Drop what the last step left; several batches need fp32 sums."""
+        """Clear the gradients of the last step; accumulation over several batches uses fp32 sums."""
         for parameter in self.parameters.values():
             parameter.grad = None
         if count > 1 and not self._sums:
@@ -121,7 +121,7 @@ class DrafterWorker:
             total.zero_()
 
     def forward(self, states_BLX: Tensor, ids_BL: Tensor, mask_BL: Tensor, *, seed: int) -> LossOutput:
-        """The objective on one batch, its anchors and noise drawn from `seed`."""
+        """Compute the loss of one batch; anchors and noise are drawn from `seed`."""
         self._generator.manual_seed(seed)
         anchors_BN, valid_BN = draw_anchors(mask_BL, self._objective.num_anchors, self._generator)
         return draft_loss(
@@ -137,9 +137,9 @@ class DrafterWorker:
             generator=self._generator,
         )
 
-    def _one(self, work: Callable[[StatesBatch], BatchReport]) -> BatchReport:
-        """Take a batch, work on it, give its room back."""
-        started, self._reading = time.perf_counter(), 0.0
+    def _process(self, work: Callable[[StatesBatch], BatchReport]) -> BatchReport:
+        """Take a batch from the queue, process it, and release its slot."""
+        started, self._read_seconds = time.perf_counter(), 0.0
         item = self.queue.take()
         taken = time.perf_counter()
         report = work(item)
@@ -147,11 +147,11 @@ class DrafterWorker:
         ended = time.perf_counter()
         worked, between = ended - taken, started - (self._ended or started)
         self._ended = ended
-        self.use = self.use.plus(busy=worked + between, host=worked - self._reading)
+        self.use = self.use.plus(busy=worked + between, host=worked - self._read_seconds)
         return replace(report, waited=taken - started, worked=worked)
 
     def _train_batch(self, item: StatesBatch) -> BatchReport:
-        """The measures travel while the backward pass is launched: the device never waits for them to be read."""
+        """Copy the measures to the host while the backward pass is launched, so that the device never waits."""
         number = item.loaded.work.planned.number
         output, bad_rows = self._masked_forward(item, seed_for(self._seed, 1, number))
         measures = _measures(output, bad_rows)
@@ -168,21 +168,21 @@ class DrafterWorker:
         return self._read(item, _measures(output, bad_rows))
 
     def _read(self, item: StatesBatch, measures: AsyncHostCopy) -> BatchReport:
-        """The report of a batch, once its measures are there."""
+        """Return the report of a batch after its measures have arrived on the host."""
         started = time.perf_counter()
         report = _report(item, measures)
-        self._reading = time.perf_counter() - started
+        self._read_seconds = time.perf_counter() - started
         return report
 
     def _masked_forward(self, item: StatesBatch, seed: int) -> tuple[LossOutput, Tensor]:
-        """Forward with the rows whose states are not finite taken out; returns how many there were."""
+        """Run the forward pass without rows that hold NaN or Inf; also return the number of such rows."""
         batch = item.loaded.batch
         ids_BL, mask_BL = to_device(batch.input_ids_BL, self.device), to_device(batch.loss_mask_BL, self.device)
         mask_BL, bad_rows = without_bad_rows(item.states_BLX, mask_BL)
         return self.forward(item.states_BLX, ids_BL, mask_BL, seed=seed), bad_rows
 
-    def _keep_sum(self) -> None:
-        """Sum gradients of several batches in fp32, whatever the replica's type."""
+    def _accumulate(self) -> None:
+        """Add the replica's gradients to the fp32 sums, whatever the replica's dtype."""
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
                 self._sums[name].add_(parameter.grad)
@@ -190,20 +190,20 @@ class DrafterWorker:
 
 
 def without_bad_rows(states_BLX: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
-    """Zero, in place, the states of rows with a value that is not finite; (mask without them, number of such rows)."""
+    """Zero the states [B, L, X] of rows with NaN or Inf in place; return (mask [B, L] without them, their number)."""
     bad_B = ~torch.isfinite(states_BLX.sum(dim=(1, 2), dtype=torch.float32))
     states_BLX.masked_fill_(bad_B[:, None, None], 0.0)
     return mask_BL.masked_fill(bad_B[:, None], 0), bad_B.sum()
 
 
 def _measures(output: LossOutput, bad_rows: Tensor) -> AsyncHostCopy:
-    """loss, weight, accept_len, rows that were not finite, accuracy of each slot."""
+    """Copy loss, weight, accept_len, number of bad rows and accuracy per slot to the host."""
     first = torch.stack([output.loss.detach().float(), output.weight.float(), output.accept_len.float(), bad_rows])
     return AsyncHostCopy(torch.cat([first, output.accuracy_per_slot.float()]))
 
 
 def _report(item: StatesBatch, measures: AsyncHostCopy) -> BatchReport:
-    """Judge whether the batch can be used."""
+    """Build the report; a batch without a finite loss and a positive weight is skipped."""
     loss, weight, accept_len, bad, *slots = measures.read().tolist()
     batch = item.loaded.batch
     return BatchReport(

@@ -1,7 +1,7 @@
-"""Averages gradients over drafters and boxes, and gives the new weights back.
+"""Average gradients over drafters and nodes, step the optimizer, and broadcast the new weights.
 
-Each weight has one owner, the drafter worker that keeps its fp32 master and optimizer state; owners share the weights
-evenly. Sums are taken in the order of the workers, so the result does not depend on which thread is faster.
+Each weight has one owner: the drafter worker that holds its fp32 master and optimizer state. The weights are divided
+evenly among the owners. Sums run in worker order, so the result does not depend on thread timing.
 """
 
 from __future__ import annotations
@@ -27,45 +27,46 @@ T = TypeVar("T")
 
 
 class _Norm(NamedTuple):
-    """Norm of an owner's part of the summed gradient."""
+    """Norm of the part of the summed gradient that one owner holds."""
 
     scalar: Tensor
-    arriving: AsyncHostCopy
+    on_host: AsyncHostCopy
 
 
 class Exchange:
-    """Owners, masters and what moves between replicas. Works in the drafters' own threads."""
+    """Masters of all owners and the transfers between replicas; runs in the drafters' threads."""
 
-    def __init__(self, drafters: Sequence[DrafterWorker], boxes: NodeGroup, config: OptimizerConfig) -> None:
+    def __init__(self, drafters: Sequence[DrafterWorker], nodes: NodeGroup, config: OptimizerConfig) -> None:
         self._drafters = drafters
-        self._boxes = boxes
+        self._nodes = nodes
         self._clip = config.clip
         parts = partition_weights({name: p.numel() for name, p in drafters[0].parameters.items()}, len(drafters))
-        alone = len(drafters) == 1 and boxes.count == 1
-        # One after another: on CUDA this compiles the optimizer's kernel.
+        single = len(drafters) == 1 and nodes.world_size == 1
+        # Serial: on CUDA this compiles the optimizer's kernel.
         self.masters: list[Masters] = [
             drafter.submit(
                 create_masters,
                 {name: drafter.parameters[name] for name in names},
                 config,
-                borrows=alone,
+                borrows=single,
                 compiler=drafter.drafter.compiler,
             ).result()
             for drafter, names in zip(drafters, parts, strict=True)
         ]
 
     def step(self, *, lr: float, weight: float) -> float:
-        """Step on the mean gradient (the sum divided by `weight`), clipped, and copy the new weights to every replica.
+        """Step on the clipped mean gradient (the sum divided by `weight`) and copy the new weights to every replica.
 
-        Returns the mean's norm. When it is not finite, nothing changes.
+        Returns:
+            the norm of the mean gradient. When it is NaN or Inf, no weight changes.
         """
         self._each_owner(self._sum_drafters)
         for masters in self.masters:
-            self._boxes.sum_(masters.gradients())
+            self._nodes.all_reduce_(masters.gradients())
         norms = self._each_owner(self._norm_of_owner)
         launched = all(masters.scales_on_device for masters in self.masters)
         if launched:
-            self._each_owner(self._step_behind_norms, lr, weight, [norm.scalar for norm in norms])
+            self._each_owner(self._step_after_norms, lr, weight, [norm.scalar for norm in norms])
         norm = _mean_norm(norms, weight)
         if launched and not math.isfinite(norm):
             for masters in self.masters:
@@ -76,15 +77,15 @@ class Exchange:
 
     def copy_weights(self) -> None:
         """Copy the masters into every replica."""
-        self._each_owner(self._give_weights)
+        self._each_owner(self._broadcast_weights)
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
-        """Masters and optimizer state of all owners, by name."""
+        """Yield masters and optimizer state of all owners, by name."""
         for masters in self.masters:
             yield from masters.state()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over saved masters and optimizer state, and give the weights to every replica."""
+        """Load saved masters and optimizer state, and copy the weights to every replica."""
         for masters in self.masters:
             masters.load(tensors)
         self.copy_weights()
@@ -96,7 +97,7 @@ class Exchange:
     @torch.no_grad()
     def _sum_drafters(self, owner: int) -> None:
         if self.masters[owner].borrows:
-            self._lend(owner)
+            self._borrow_gradients(owner)
             return
         for name, total in self.masters[owner].sums.items():
             total.zero_()
@@ -105,8 +106,8 @@ class Exchange:
                 if gradient is not None:
                     total.add_(gradient.to(total.device, non_blocking=True))
 
-    def _lend(self, owner: int) -> None:
-        """With a single drafter there is nothing to sum: its gradients are used where they are."""
+    def _borrow_gradients(self, owner: int) -> None:
+        """Use the gradients of a single drafter in place: there is nothing to sum."""
         drafter, masters = self._drafters[owner], self.masters[owner]
         found = {name: drafter.gradient(name) for name in masters.weights}
         masters.borrow({n: torch.zeros_like(drafter.parameters[n]) if g is None else g for n, g in found.items()})
@@ -115,18 +116,18 @@ class Exchange:
         norm = self.masters[owner].norm()
         return _Norm(norm, AsyncHostCopy(norm))
 
-    def _step_behind_norms(self, owner: int, lr: float, weight: float, norms: Sequence[Tensor]) -> None:
-        """Launch the step behind the norms of all owners, which nobody has read yet: no device waits for the host."""
+    def _step_after_norms(self, owner: int, lr: float, weight: float, norms: Sequence[Tensor]) -> None:
+        """Launch the step after the norms of all owners on the device, before the host has read them."""
         here = [norm.to(norms[owner].device, non_blocking=True) for norm in norms]
         self._step_owner(owner, lr, device_scale(here, weight=weight, clip=self._clip))
 
     def _step_owner(self, owner: int, lr: float, scale: float | Tensor) -> None:
         self.masters[owner].update(lr=lr, scale=scale)
-        self._give_weights(owner)
+        self._broadcast_weights(owner)
 
     @torch.no_grad()
-    def _give_weights(self, owner: int) -> None:
-        """Copy the owner's weights into every replica; its own may be the very tensors that were updated."""
+    def _broadcast_weights(self, owner: int) -> None:
+        """Copy the owner's weights into every replica; its own replica may share the updated tensors."""
         for name, weight in self.masters[owner].weights.items():
             for drafter in self._drafters:
                 replica = drafter.parameters[name]
@@ -135,4 +136,4 @@ class Exchange:
 
 
 def _mean_norm(norms: Sequence[_Norm], weight: float) -> float:
-    return math.hypot(*(float(norm.arriving.read()) for norm in norms)) / weight
+    return math.hypot(*(float(norm.on_host.read()) for norm in norms)) / weight

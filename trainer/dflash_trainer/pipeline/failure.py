@@ -1,4 +1,4 @@
-"""The first thing that went wrong in any thread, and what name and exit code it has."""
+"""First failure of any worker thread, with its name and exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOST = ("CUDA error", "NCCL error", "Xid", "device-side assert", "GPU is lost",
 
 
 class FirstFailure:
-    """Keeps the first error and calls `stop` once; later ones are only consequences."""
+    """Keeps the first error and calls `stop` once; later errors are consequences of the first."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
@@ -31,13 +31,13 @@ class FirstFailure:
         self._stop()
 
     def raise_if_any(self) -> None:
-        """Raise the first failure under its name, with the worker's own traceback as its cause."""
+        """Raise the first failure as a TrainerError, with the worker's traceback as its cause."""
         if self.error is not None:
             raise named_failure(self.worker, self.error) from self.error
 
 
 def named_failure(worker: str, error: BaseException) -> TrainerError:
-    """The TrainerError for an exception in `worker`; a TrainerError keeps its own name."""
+    """Return the TrainerError for an exception in `worker`; a TrainerError is returned unchanged."""
     if isinstance(error, TrainerError):
         return error
     text = f"{type(error).__name__}: {error}".strip()
@@ -50,7 +50,7 @@ def named_failure(worker: str, error: BaseException) -> TrainerError:
             name="gpu_out_of_memory",
         )
     if any(mark in text for mark in _LOST):
-        return DeviceError(f"{worker}: {first}", "look at dmesg and nvidia-smi, then start again", name="gpu_lost")
+        return DeviceError(f"{worker}: {first}", "check dmesg and nvidia-smi, then start again", name="gpu_lost")
     try:
         with compilation.named_compile_failures():
             raise error

@@ -1,4 +1,4 @@
-"""Target workers, queues and drafter workers as one thing: it is built, warmed, started, stepped and closed."""
+"""The pipeline of target workers, queues and drafter workers: build, warm up, start, step, close."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dflash_trainer.pipeline.failure import FirstFailure
 from dflash_trainer.pipeline.node_group import NodeGroup
 from dflash_trainer.pipeline.states_queue import QueueClosed, RingShape, StatesQueue
 from dflash_trainer.pipeline.target_worker import TargetWorker
-from dflash_trainer.pipeline.warmup import DrafterSite, Say, place_drafter, warm
+from dflash_trainer.pipeline.warmup import DrafterSite, Log, place_drafter, warm
 from dflash_trainer.pipeline.worker_use import WorkerUse
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _JOIN_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples on disk with the order they are taken in; evaluation data may be absent."""
+    """Training and optional evaluation samples, each with its batch plan."""
 
     train: ArrowSamples
     train_plan: BatchPlan
@@ -43,39 +43,39 @@ class Dataset:
 
 @dataclass(frozen=True)
 class TargetUse:
-    """What the target workers have done since the start."""
+    """Totals of the target workers since the start."""
 
     tokens: int
     busy_seconds: float
 
 
 class Pipeline:
-    """Everything that computes. Owner: train(). Threads: one a worker and the prefetcher; close() ends them."""
+    """All workers and their queues. Owner: train(). Threads: one per worker and the prefetcher; close() ends them."""
 
-    def __init__(self, config: Config, targets: Sequence[Target], boxes: NodeGroup) -> None:
+    def __init__(self, config: Config, targets: Sequence[Target], nodes: NodeGroup) -> None:
         self.config = config
-        self.boxes = boxes
+        self.nodes = nodes
         self.targets = targets
         self._sites = [place_drafter(config, targets[0], device) for device in config.drafter.devices]
         self.failure = FirstFailure(self._stop)
         self.drafters = [self._drafter(index, site) for index, site in enumerate(self._sites)]
-        self.exchange = Exchange(self.drafters, boxes, config.optimizer)
+        self.exchange = Exchange(self.drafters, nodes, config.optimizer)
         self.shape = StreamShape(
-            nodes=boxes.count,
-            rank=boxes.rank,
+            nodes=nodes.world_size,
+            rank=nodes.rank,
             drafters=len(self.drafters),
             accumulate=config.optimizer.accumulate,
         )
         self._workers: list[TargetWorker] = []
         self._prefetcher: Prefetcher | None = None
 
-    def warm(self, say: Say) -> None:
-        """Compile and record everything, serially, then forbid recompiles until close()."""
-        warm(self.config, self.targets, self._sites, say=say)
+    def warm(self, log: Log) -> None:
+        """Compile every worker's shapes one after another, then forbid recompiles until close()."""
+        warm(self.config, self.targets, self._sites, log=log)
         compilation.forbid_recompiles()
 
     def start(self, dataset: Dataset, span: StreamRange) -> None:
-        """Begin to read, capture and queue; the batches of `span` will be there to train on."""
+        """Start the prefetcher and the target workers on the batches of `span`."""
         evaluation = dataset.evaluation_plan if span.evaluate_every else None
         works = work_stream(dataset.train_plan, evaluation, self.shape, span)
         self._prefetcher = Prefetcher(self._load(dataset, works), depth=self.config.data.prefetch)
@@ -89,13 +89,13 @@ class Pipeline:
             worker.start()
 
     def train(self) -> list[BatchReport]:
-        """One step's batches on every drafter; reports in the order of the batches."""
+        """Train one step's batches on every drafter; return the reports in batch order."""
         count = self.config.optimizer.accumulate
         done = self._gather([drafter.submit(drafter.train, count) for drafter in self.drafters])
         return [report for turn in zip(*done, strict=True) for report in turn]
 
     def evaluate(self, plan: BatchPlan) -> list[BatchReport]:
-        """This box's part of the held-out batches, already on their way."""
+        """Evaluate this node's share of the held-out batches, which the targets have already queued."""
         counts = [0] * len(self.drafters)
         for drafter, _ in evaluation_batches(plan, self.shape):
             counts[drafter] += 1
@@ -103,19 +103,19 @@ class Pipeline:
         return [report for reports in self._gather(futures) for report in reports]
 
     def queue_depth(self) -> int:
-        """Batches of hidden states waiting, over all drafters."""
+        """Return the number of queued batches of hidden states, over all drafters."""
         return sum(len(drafter.queue) for drafter in self.drafters)
 
     def target_use(self) -> TargetUse:
-        """Totals over this box's target workers."""
+        """Return the totals of this node's target workers."""
         return TargetUse(sum(w.tokens for w in self._workers), sum(w.use.busy_seconds for w in self._workers))
 
     def worker_use(self) -> dict[str, WorkerUse]:
-        """What each worker of this box has done since the start, by name."""
+        """Return the use of each worker of this node since the start, by name."""
         return {w.name: w.use for w in self._workers} | {d.name: d.use for d in self.drafters}
 
     def close(self) -> bool:
-        """End every thread; False when one is stuck (in a lost GPU, say)."""
+        """End every thread; return False when one does not end, for example on a lost GPU."""
         self._stop()
         if self._prefetcher is not None:
             self._prefetcher.close()
@@ -142,7 +142,7 @@ class Pipeline:
             yield LoadedBatch(work, read_batch(samples, work.planned, rows=rows, vocab_size=vocab))
 
     def _gather(self, futures: list[Future[list[BatchReport]]]) -> list[list[BatchReport]]:
-        """Results in order; the first failure of any worker, with its own traceback, instead."""
+        """Return the results in order, or raise the first failure of any worker with its traceback."""
         wait(futures, return_when=FIRST_EXCEPTION)
         for index, future in enumerate(futures):
             error = future.exception() if future.done() else None
@@ -157,7 +157,11 @@ class Pipeline:
 
 
 def open_dataset(config: Config) -> Dataset:
-    """Map and check the data before anything heavy. Raises InputError naming the damaged file."""
+    """Memory-map and check the data.
+
+    Raises:
+        InputError: naming the damaged file.
+    """
     train = ArrowSamples.open(Path(config.data.path))
     evaluation = ArrowSamples.open(Path(config.data.eval_path)) if config.data.eval_path else None
     held_out = None

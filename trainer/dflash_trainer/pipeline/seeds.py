@@ -1,4 +1,4 @@
-"""Seeds that depend on what is done, not on which thread does it: a resumed run needs no saved generator."""
+"""Seeds derived from batch numbers, not from threads: a resumed run needs no saved generator state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _MASK = (1 << 64) - 1
 
 
 def seed_for(seed: int, *parts: int) -> int:
-    """63 well-mixed bits from a seed and numbers such as a batch's (splitmix64)."""
+    """Return 63 bits mixed from a seed and numbers such as a batch number (splitmix64)."""
     state = seed & _MASK
     for part in parts:
         state = (state ^ (part & _MASK)) + 0x9E3779B97F4A7C15 & _MASK

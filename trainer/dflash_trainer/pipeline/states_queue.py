@@ -1,8 +1,8 @@
-"""The bounded queue of hidden states in front of one drafter.
+"""Bounded queue of hidden states in front of one drafter.
 
-Batches are taken in the order of their turns. A target may write turn t only while t is less than `depth` turns ahead
-of the drafter, so that the batch the drafter waits for always has room. On CUDA the room is a ring of buffers on the
-drafter's device, allocated once; on CPU the tensor itself is handed over.
+The drafter takes batches in turn order. A target may write turn t only while t is less than `depth` turns ahead of the
+drafter, so the batch that the drafter waits for always has a free slot. On CUDA the slots are a ring of buffers on the
+drafter's device, allocated once; on CPU the queue passes the tensor itself.
 """
 
 # Tensor letters: see dflash_trainer/__init__.py.
@@ -19,7 +19,7 @@ from dflash_trainer.data.prefetch import LoadedBatch
 
 
 class QueueClosed(Exception):
-    """The run is ending; not a failure of whoever sees it."""
+    """The run is ending; not a failure of the caller."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RingShape:
 
 
 class StatesQueue:
-    """Room for `depth` batches on `device`. Written by every target worker, read by one drafter worker."""
+    """Queue of `depth` batches on `device`. Writers: every target worker. Reader: one drafter worker."""
 
     def __init__(self, device: torch.device, depth: int, ring: RingShape) -> None:
         self.device = device
@@ -52,9 +52,9 @@ class StatesQueue:
         self._changed = threading.Condition()
         self._ring: list[Tensor] | None = None
         if device.type == "cuda":
-            # tensors of their own: autograd counts writes a tensor, and a view's count is that of all its views
-            room = ring.tokens * ring.width
-            self._ring = [torch.empty(room, dtype=ring.dtype, device=device) for _ in range(depth)]
+            # one tensor per slot: views of one tensor share autograd's version counter
+            values = ring.tokens * ring.width
+            self._ring = [torch.empty(values, dtype=ring.dtype, device=device) for _ in range(depth)]
             self._copies = torch.cuda.Stream(device)
             self._free = [torch.cuda.Event() for _ in range(depth)]
 
@@ -63,7 +63,7 @@ class StatesQueue:
             return len(self._items)
 
     def put(self, loaded: LoadedBatch, states_BLX: Tensor) -> None:
-        """Hand a batch over, waiting for room. Raises QueueClosed."""
+        """Queue a batch with its states [B, L, X]; block until a slot is free. Raises QueueClosed."""
         turn = loaded.work.turn
         with self._changed:
             self._changed.wait_for(lambda: turn < self._released + self.depth or self._closed)
@@ -75,7 +75,7 @@ class StatesQueue:
             self._changed.notify_all()
 
     def take(self) -> StatesBatch:
-        """The next turn's batch; give it back with release(). Raises QueueClosed."""
+        """Return the next turn's batch; release() frees its slot. Raises QueueClosed."""
         with self._changed:
             self._changed.wait_for(lambda: self._taken in self._items or self._closed)
             if self._taken not in self._items:
@@ -87,7 +87,7 @@ class StatesQueue:
         return item
 
     def release(self) -> None:
-        """The last batch taken is no longer read; call after its backward pass was launched."""
+        """Free the slot of the last batch taken; call after its backward pass was launched."""
         if self._ring is not None:
             self._free[self._released % self.depth].record(torch.cuda.current_stream(self.device))
         with self._changed:
@@ -95,13 +95,13 @@ class StatesQueue:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake everyone who waits."""
+        """Wake all waiting threads with QueueClosed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def _into_ring(self, loaded: LoadedBatch, states_BLX: Tensor) -> StatesBatch:
-        """Copy on a stream of our own, so that the target does not wait for the drafter's queued work."""
+        """Copy on a separate stream, so that the target does not wait for the drafter's queued work."""
         assert self._ring is not None
         slot = loaded.work.turn % self.depth
         buffer = self._ring[slot][: states_BLX.numel()].view(states_BLX.shape)

@@ -1,4 +1,4 @@
-"""A target worker: takes the next batch, runs the frozen target, hands the hidden states to the batch's drafter."""
+"""Target worker: run the frozen target on the next batch and queue the hidden states for its drafter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TargetWorker:
-    """Feeds the drafters' queues. Owner: Pipeline. Thread: one. Ends with the batches, or when a queue is closed."""
+    """Fills the drafters' queues. Owner: Pipeline. Thread: one. Ends after the last batch or when a queue is closed."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class TargetWorker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to feed the queues."""
+        """Start the thread."""
         self._thread.start()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread; False when it is still busy."""
+        """Wait for the thread; return False when it is still running."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -65,6 +65,6 @@ class TargetWorker:
             self._on_error(self.name, error)
 
     def _finish_device(self) -> None:
-        """Wait for the forward pass: the queue then holds finished states, and busy time is true."""
+        """Wait for the forward pass, so that queued states are complete and the busy time is exact."""
         if self.target.device.type == "cuda":
             torch.cuda.current_stream(self.target.device).synchronize()

@@ -1,4 +1,4 @@
-"""What each worker thread does first, and how many cores it may use."""
+"""Set-up of worker threads: device, Dynamo limits and CPU cores."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dflash_trainer import compilation
 
 
 def enter_worker(device: torch.device) -> None:
-    """Make `device` the thread's own and set Dynamo's per-thread limits."""
+    """Select `device` for the calling thread and set Dynamo's per-thread limits."""
     compilation.configure_thread()
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
 
 def share_cores(cpu_workers: int) -> None:
-    """Split the cores among workers that compute on the CPU, unless OMP_NUM_THREADS says otherwise."""
+    """Divide the cores among CPU workers, unless OMP_NUM_THREADS is set."""
     if cpu_workers and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // cpu_workers))

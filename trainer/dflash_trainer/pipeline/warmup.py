@@ -1,7 +1,7 @@
-"""Compiles, autotunes and records everything a run will use, one (device, shape) after another, before threads start.
+"""Warm-up: compile, autotune and capture every (device, shape) in the main thread before workers start.
 
-A thread that compiles while another runs is where races live, and a shape first seen in the middle of a run costs
-seconds and memory. So the main thread runs every worker's work once for every bucket, forward and backward.
+Compiling in one thread while another runs compiled code causes races, and a new shape in the middle of a run costs
+seconds and memory. Therefore the main thread runs the forward and backward pass of every worker once per bucket.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from dflash_trainer.target import Target, load_target
 if TYPE_CHECKING:
     from dflash_trainer.config.schema import Config
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class DrafterSite(NamedTuple):
-    """A drafter on its device, with the target's two ends there."""
+    """A drafter on its device, with the target's embedding and head."""
 
     drafter: Drafter
     device: torch.device
@@ -44,7 +44,7 @@ class DrafterSite(NamedTuple):
 
 @dataclass(frozen=True)
 class ShapeTime:
-    """One step of the warm-up."""
+    """Duration of one step of the warm-up, in seconds."""
 
     device: str
     worker: str
@@ -61,47 +61,49 @@ class _Step(NamedTuple):
 
 
 def warm(
-    config: Config, targets: Sequence[Target], drafters: Sequence[DrafterSite], *, say: Say = print
+    config: Config, targets: Sequence[Target], drafters: Sequence[DrafterSite], *, log: Log = print
 ) -> list[ShapeTime]:
     """Run every worker once on every bucket, in this thread.
 
-    Afterwards no call of a run compiles: `compilation.forbid_recompiles()` may be set. Gradients are cleared.
-    Raises CompileError when something does not compile.
+    Afterwards no call of the run compiles, so `compilation.forbid_recompiles()` may be set. Gradients are cleared.
+
+    Raises:
+        CompileError: a function does not compile.
     """
     compilation.install_guards()
     compilation.configure_thread(len(config.data.buckets))
     steps = [*_target_steps(config, targets), *_drafter_steps(config, drafters)]
-    times, doing = [], "compiling" if compiles(config) else "running"
+    times, action = [], "compiling" if compiles(config) else "running"
     for number, step in enumerate(steps, start=1):
-        where = f"{number}/{len(steps)} {step.worker} {step.device} S={step.bucket} {step.what}"
-        say(f"{doing} {where}")
+        where = f"{number}/{len(steps)} {step.worker} {step.device} L={step.bucket} {step.what}"
+        log(f"{action} {where}")
         started = time.perf_counter()
         with compilation.named_compile_failures():
             step.run()
         _finish(step.device)
         seconds = time.perf_counter() - started
         times.append(ShapeTime(str(step.device), step.worker, step.bucket, round(seconds, 3)))
-        say(f"warmup {where} {seconds:.1f} s")
+        log(f"warmup {where} {seconds:.1f} s")
     return times
 
 
 def compiles(config: Config) -> bool:
-    """Tell whether this configuration compiles or tunes anything: on GPUs always."""
+    """Return True when this configuration compiles or autotunes; on GPUs always."""
     return config.runtime.compile or any(device != "cpu" for device in config.devices)
 
 
-def run_warmup(config: Config, report: Path, *, say: Say = print) -> dict[str, Any]:
-    """Load every worker's model, warm all shapes and write the report; the `warmup` verb.
+def run_warmup(config: Config, report: Path, *, log: Log = print) -> dict[str, Any]:
+    """Load every worker's model, warm up all shapes and write the report; the `warmup` command.
 
-    The cache folders come from the environment and must have been set before torch was imported.
+    The environment variables of the cache folders must be set before torch is imported.
     """
     started = time.perf_counter()
     before = compilation.cache_counters()
     targets = [load_target(config, device) for device in config.target.devices]
     drafters = [place_drafter(config, targets[0], device) for device in config.drafter.devices]
     loaded = time.perf_counter()
-    shapes = warm(config, targets, drafters, say=say)
-    warm_optimizer(config, drafters, say=say)
+    shapes = warm(config, targets, drafters, log=log)
+    warm_optimizer(config, drafters, log=log)
     counters = {name: value - before[name] for name, value in compilation.cache_counters().items()}
     result = {
         "ok": True,
@@ -118,12 +120,12 @@ def run_warmup(config: Config, report: Path, *, say: Say = print) -> dict[str, A
     return result
 
 
-def warm_optimizer(config: Config, drafters: Sequence[DrafterSite], *, say: Say = print) -> None:
-    """Compile the update of every part of the weights; a run does that when it makes its masters."""
+def warm_optimizer(config: Config, drafters: Sequence[DrafterSite], *, log: Log = print) -> None:
+    """Compile the optimizer update of every owner; a run does this when it creates its masters."""
     parts = partition_weights({name: p.numel() for name, p in drafters[0].drafter.named_parameters()}, len(drafters))
     for number, (site, names) in enumerate(zip(drafters, parts, strict=True)):
         if site.device.type == "cuda":
-            say(f"compiling optimizer[{number}] {site.device}")
+            log(f"compiling optimizer[{number}] {site.device}")
             _enter(site.device)
             weights = dict(site.drafter.named_parameters())
             with compilation.named_compile_failures():
@@ -137,7 +139,7 @@ def warm_optimizer(config: Config, drafters: Sequence[DrafterSite], *, say: Say 
 
 
 def place_drafter(config: Config, target: Target, device: str) -> DrafterSite:
-    """A fresh drafter and the target's two ends on `device`, in the drafter's type."""
+    """Return a new drafter and the target's embedding and head on `device`, in the drafter's dtype."""
     place, dtype = torch.device(device), getattr(torch, config.drafter.dtype)
     if place.type == "cuda":
         torch.cuda.set_device(place)
@@ -170,7 +172,7 @@ def _drafter_steps(config: Config, drafters: Sequence[DrafterSite]) -> Iterator[
 
 
 def _forward_and_backward(config: Config, site: DrafterSite, rows: int, length: int) -> None:
-    """One batch as the drafter worker sees it: its types and shapes, any values."""
+    """Run one batch with the dtypes and shapes of the drafter worker and arbitrary values."""
     shape = site.drafter.shape
     generator = torch.Generator(site.device).manual_seed(0)
     width = len(shape.target_layer_ids) * shape.hidden_size
@@ -207,6 +209,6 @@ def _finish(device: torch.device) -> None:
 
 def _write_atomically(file: Path, value: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
-    aside.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    aside.replace(file)
+    staging = file.with_name(f".{file.name}.{os.getpid()}")
+    staging.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    staging.replace(file)

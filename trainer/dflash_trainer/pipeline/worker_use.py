@@ -1,4 +1,4 @@
-"""What one worker has done since the start: its share of the time, and how much of that Python took."""
+"""Batches, busy time and host time of one worker since the start."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 
 class WorkerUse(NamedTuple):
-    """Totals; differences of two of them are a stretch of time."""
+    """Totals since the start; subtract two of them to get an interval."""
 
     batches: int = 0
     busy_seconds: float = 0.0
-    """A target: from taking a batch until its device is done. A drafter: all time but that of waiting for a batch, so
-    the optimizer's step and the wait for other drafters count."""
+    """Target: from taking a batch until its device is done. Drafter: all time except waiting for a batch, including
+    the optimizer step and waiting for other drafters."""
     host_seconds: float = 0.0
-    """Of these, launching forward and backward: Python, which runs one thread at a time."""
+    """Part of the busy time spent in Python launching forward and backward passes (under the GIL)."""
 
     def plus(self, *, busy: float, host: float) -> WorkerUse:
-        """One batch more."""
+        """Return the totals with one more batch."""
         return WorkerUse(self.batches + 1, self.busy_seconds + busy, self.host_seconds + host)

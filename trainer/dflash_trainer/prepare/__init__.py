@@ -1,1 +1,1 @@
-"""JSONL conversations to tokenized completions on disk."""
+"""Tokenize JSONL conversations into a dataset on disk."""

@@ -1,4 +1,4 @@
-"""Rows of a JSONL file to conversations: the OpenAI `messages` form and the `conversations` forms."""
+"""Parse conversations from JSONL: the OpenAI `messages` format and the `conversations` formats."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _ROLE_OF = {
 
 @dataclass(frozen=True)
 class Message:
-    """One turn; `content` of an assistant is what the drafter learns to predict."""
+    """One turn; the drafter learns to predict the content of assistant turns."""
 
     role: str
     content: str
 
     def as_dict(self) -> dict[str, str]:
-        """The form chat templates take."""
+        """Return the dict that chat templates expect."""
         return {"role": self.role, "content": self.content}
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A row that can be used: line number (from 1), id and turns."""
+    """A usable row: line number (from 1), id and turns."""
 
     line: int
     row_id: str
@@ -42,7 +42,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be used, and why."""
+    """An unusable row with the reason."""
 
     line: int
     row_id: str
@@ -50,7 +50,7 @@ class BadRow:
 
 
 def read_conversations(file: Path, *, need_answers: bool) -> Iterator[Conversation | BadRow]:
-    """Every row of `file` in order; empty lines are passed over."""
+    """Yield every row of `file` in order; empty lines are skipped."""
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -58,7 +58,7 @@ def read_conversations(file: Path, *, need_answers: bool) -> Iterator[Conversati
 
 
 def parse_row(line: bytes, number: int, *, need_answers: bool) -> Conversation | BadRow:
-    """One line to a conversation; `need_answers` wants at least one assistant turn."""
+    """Parse one line; with `need_answers` at least one assistant turn is required."""
     try:
         row = json.loads(line)
     except (ValueError, UnicodeDecodeError) as error:
@@ -88,7 +88,7 @@ def _messages(row: dict[str, Any]) -> Iterator[Message]:
 
 
 def _text(content: Any, index: int) -> str:
-    """Plain text, or the text parts of an OpenAI content list."""
+    """Return plain text, or the joined text parts of an OpenAI content list."""
     if isinstance(content, list) and all(isinstance(p, dict) and p.get("type") == "text" for p in content):
         content = "".join(str(part.get("text", "")) for part in content)
     if not isinstance(content, str) or not content.strip():
@@ -99,7 +99,7 @@ def _text(content: Any, index: int) -> str:
 def _check_order(messages: tuple[Message, ...], need_answers: bool) -> None:
     turns = [m.role for m in messages if m.role != "system"]
     if any(m.role == "system" for m in messages[1:]):
-        raise ValueError("a system turn stands after the first turn")
+        raise ValueError("a system turn follows the first turn")
     if any(role != ("user", "assistant")[i % 2] for i, role in enumerate(turns)):
         raise ValueError("user and assistant turns do not alternate, starting with the user")
     if not turns or (need_answers and "assistant" not in turns):

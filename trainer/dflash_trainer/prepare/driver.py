@@ -1,6 +1,6 @@
-"""Turns a JSONL file into an Arrow dataset, shard by shard: stopped anywhere, the same command goes on.
+"""Convert a JSONL file to an Arrow dataset shard by shard; repeating the command resumes a stopped job.
 
-`OUTPUT.partial/` holds finished shards and plan.json (input hash and options); one rename makes it OUTPUT.
+`OUTPUT.partial/` holds finished shards and plan.json (input hash and options). It is renamed to OUTPUT at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tokenize = Callable[[list[Conversation]], "list[Sample | BadRow]"]
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareJob:
-    """What decides the output, byte for byte."""
+    """Everything that determines the output, byte for byte."""
 
     input: Path
     output: Path
@@ -36,7 +36,7 @@ class PrepareJob:
     options: tuple[tuple[str, str], ...] = ()
 
     def plan(self) -> dict[str, Any]:
-        """What a resumed job must have in common with the one that was stopped."""
+        """Return the values that must be equal when a stopped job is resumed."""
         with self.input.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else _digest(file)
         plan = asdict(self) | {"input_sha256": digest.hexdigest(), "options": dict(self.options)}
@@ -45,7 +45,7 @@ class PrepareJob:
 
 @dataclass(frozen=True)
 class PrepareResult:
-    """Counts of what was written and what was left out."""
+    """Counts of written samples and skipped rows."""
 
     samples: int
     tokens: int
@@ -54,7 +54,11 @@ class PrepareResult:
 
 
 def prepare(job: PrepareJob, tokenize: Tokenize) -> PrepareResult:
-    """Run or resume the job. Raises InputError for an unusable input or an output that is in the way."""
+    """Run or resume the job.
+
+    Raises:
+        InputError: the input is unusable, or the output exists already.
+    """
     if not job.input.is_file():
         raise InputError(f"--input = {str(job.input)!r}: no such file", "name a JSONL file of conversations")
     if job.output.exists():
@@ -84,7 +88,7 @@ def _open_partial(partial: Path, plan: dict[str, Any]) -> None:
     file = partial / "plan.json"
     if file.exists() and json.loads(file.read_text()) != plan:
         raise InputError(
-            f"{partial}: made from another input or with other options", "remove it, or repeat the command that made it"
+            f"{partial}: its input or options differ from this command", "remove it, or repeat the original command"
         )
     partial.mkdir(parents=True, exist_ok=True)
     if not file.exists():
@@ -103,26 +107,26 @@ def _shards(job: PrepareJob) -> Iterator[list[Conversation | BadRow]]:
 
 
 def _write_shard(file: Path, rows: list[Conversation | BadRow], tokenize: Tokenize, max_length: int) -> None:
-    """Tokenize one shard and put it in place whole, with its bad rows beside it."""
+    """Tokenize one shard and write it atomically, with its bad rows in a second file."""
     from dflash_trainer.data.arrow import write_samples
 
     conversations = [row for row in rows if isinstance(row, Conversation)]
     bad = [row for row in rows if isinstance(row, BadRow)]
     kept: list[tuple[str, Sample]] = []
     for conversation, outcome in zip(conversations, tokenize(conversations), strict=True):
-        judged = outcome if isinstance(outcome, BadRow) else _judge(conversation, outcome, max_length)
-        if isinstance(judged, BadRow):
-            bad.append(judged)
+        checked = outcome if isinstance(outcome, BadRow) else _truncate(conversation, outcome, max_length)
+        if isinstance(checked, BadRow):
+            bad.append(checked)
         else:
-            kept.append((conversation.row_id, judged))
+            kept.append((conversation.row_id, checked))
     write_json(file.with_suffix(".bad.json"), [asdict(row) for row in sorted(bad, key=lambda row: row.line)])
-    aside = file.with_suffix(".tmp")
-    write_samples(aside, ((row_id, s.input_ids, s.loss_mask) for row_id, s in kept))
-    aside.rename(file)
+    staging = file.with_suffix(".tmp")
+    write_samples(staging, ((row_id, s.input_ids, s.loss_mask) for row_id, s in kept))
+    staging.rename(file)
 
 
-def _judge(conversation: Conversation, sample: Sample, max_length: int) -> Sample | BadRow:
-    """Cut to max_length; a sample needs two answer tokens side by side to be of use."""
+def _truncate(conversation: Conversation, sample: Sample, max_length: int) -> Sample | BadRow:
+    """Truncate to max_length; a usable sample has two consecutive answer tokens."""
     cut = Sample(sample.input_ids[:max_length], sample.loss_mask[:max_length])
     if any(a and b for a, b in itertools.pairwise(cut.loss_mask)):
         return cut
@@ -131,7 +135,7 @@ def _judge(conversation: Conversation, sample: Sample, max_length: int) -> Sampl
 
 
 def _assemble(partial: Path, job: PrepareJob) -> PrepareResult:
-    """Write the dataset from the shards into `partial`, then drop the shards."""
+    """Write the dataset from the shards into `partial`, then remove the shards."""
     from datasets import Dataset, concatenate_datasets
 
     from dflash_trainer.data.arrow import ArrowSamples

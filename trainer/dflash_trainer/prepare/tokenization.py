@@ -1,30 +1,32 @@
-"""A conversation through the chat template, to token ids and a mask that is 1 on the answers only.
+"""Conversion of a conversation into token ids and a loss mask that is 1 on the answers, with the chat template.
 
-Where an answer lies in the rendered text is found by rendering once more with that answer replaced: what the two
-texts share before and after it is the template's. This holds for templates that rewrite earlier turns.
+To locate an answer in the rendered text, the conversation is rendered again with a placeholder instead of the answer:
+the answer is the part between the common prefix and the common suffix of the two texts. This also works for templates
+that rewrite earlier turns.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dflash_trainer.prepare.conversations import Message
 
-_STAND_IN = "\ue000\ue001"
+_PLACEHOLDER = "\ue000\ue001"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Token ids and, for each, 1 where it belongs to an answer."""
+    """Token ids, and a mask that is 1 for each token of an answer."""
 
     input_ids: tuple[int, ...]
     loss_mask: tuple[int, ...]
 
 
 class ChatTokenizer:
-    """A Hugging Face tokenizer with a chat template. Raises ValueError where a conversation does not fit it."""
+    """A Hugging Face tokenizer with a chat template. Raises ValueError if the template cannot render a conversation."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -32,12 +34,12 @@ class ChatTokenizer:
         self.end_of_turn = self._end_of_turn()
 
     def prompt_ids(self, messages: Sequence[Message]) -> Sample:
-        """Ids up to where the next answer begins; earlier answers are masked in."""
+        """Return the token ids up to the start of the next answer; the mask is 1 on earlier answers."""
         text = self._render(messages, generate=True)
         return self._segments(text, self._spans(text, messages, generate=True))
 
     def sample(self, messages: Sequence[Message]) -> Sample:
-        """Ids of the whole conversation, cut after the last answer."""
+        """Return the token ids of the conversation, truncated after the last answer."""
         text = self._render(messages)
         spans = self._spans(text, messages)
         return self._segments(text[: spans[-1][1]], spans)
@@ -45,7 +47,7 @@ class ChatTokenizer:
     def _end_of_turn(self) -> int | None:
         text = self._render([Message("user", "a"), Message("assistant", "b")])
         answer = self._segments(text, self._spans(text, [Message("user", "a"), Message("assistant", "b")]))
-        last = [i for i, on in zip(answer.input_ids, answer.loss_mask, strict=True) if on][-1]
+        last = [i for i, masked in zip(answer.input_ids, answer.loss_mask, strict=True) if masked][-1]
         return last if self.tokenizer.convert_ids_to_tokens(last) in self._added else None
 
     def _render(self, messages: Sequence[Message], *, generate: bool = False) -> str:
@@ -54,40 +56,39 @@ class ChatTokenizer:
         return text
 
     def _spans(self, text: str, messages: Sequence[Message], *, generate: bool = False) -> list[tuple[int, int]]:
-        """Start and end of every answer in `text`, the end-of-turn token included."""
+        """Return start and end of every answer in `text`, including the end-of-turn token."""
         spans = []
         for index, message in enumerate(messages):
             if message.role != "assistant":
                 continue
-            changed = [*messages[:index], Message("assistant", _STAND_IN), *messages[index + 1 :]]
-            other = self._render(changed, generate=generate)
-            start = _shared(text, other)
-            after = _shared(text[start:][::-1], other[start:][::-1])
-            end = len(text) - after
+            replaced = [*messages[:index], Message("assistant", _PLACEHOLDER), *messages[index + 1 :]]
+            other = self._render(replaced, generate=generate)
+            start = _common_prefix(text, other)
+            end = len(text) - _common_prefix(text[start:][::-1], other[start:][::-1])
             if start >= end:
-                raise ValueError(f"the chat template leaves out turn {index}")
+                raise ValueError(f"the chat template omits turn {index}")
             spans.append((start, end + self._turn_end(text[end:])))
         return spans
 
     def _turn_end(self, rest: str) -> int:
-        """Length of the special token (and white space before it) that closes an answer."""
+        """Return the length of the special token that ends an answer, with the white space before it."""
         blank = len(rest) - len(rest.lstrip())
         return next((blank + len(token) for token in self._added if rest.startswith(token, blank)), 0)
 
     def _segments(self, text: str, spans: Sequence[tuple[int, int]]) -> Sample:
-        """Tokenize prompt and answer parts apart, as they are when the target is served."""
+        """Tokenize prompts and answers separately, as a server does."""
         ids: list[int] = []
         mask: list[int] = []
         position = 0
         for start, end in [*spans, (len(text), len(text))]:
-            for piece, on in ((text[position:start], 0), (text[start:end], 1)):
+            for piece, value in ((text[position:start], 0), (text[start:end], 1)):
                 tokens = self.tokenizer(piece, add_special_tokens=False)["input_ids"] if piece else []
                 ids += tokens
-                mask += [on] * len(tokens)
+                mask += [value] * len(tokens)
             position = end
         return Sample(tuple(ids), tuple(mask))
 
 
-def _shared(one: str, other: str) -> int:
-    """Characters that two texts have in common at their beginning."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+def _common_prefix(a: str, b: str) -> int:
+    """Return the length of the common prefix of two texts."""
+    return len(os.path.commonprefix([a, b]))  # noqa: RUF071 - characters, not path components

@@ -1,1 +1,1 @@
-"""What a run writes down: its phase, its measures, its failure."""
+"""Files that a run writes: phase, metrics, failure, trackers."""

@@ -1,4 +1,4 @@
-"""The end of a failed run: `failure.json` and a readable last page of the log."""
+"""Report of a failed run: `failure.json` and the last lines of the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def report_failure(error: TrainerError, folder: Path) -> None:
 
 
 def write_failure(error: TrainerError, folder: Path) -> None:
-    """Write failure.json; a full disk is only said."""
+    """Write failure.json; a full disk is only reported."""
     record = {"name": error.name, "message": error.message, "remedy": error.remedy, "traceback": _trace(error)}
     try:
         write_json(folder / "failure.json", record)

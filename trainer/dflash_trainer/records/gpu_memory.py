@@ -1,4 +1,4 @@
-"""Allocator counters of each GPU: after the warm-up they must not grow."""
+"""Allocator counters of each GPU, which must not grow after the warm-up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class GpuMemory(TypedDict):
-    """One GPU at one moment; counts are since the warm-up."""
+    """Memory of one GPU in bytes; counts are relative to mark()."""
 
     device: str
     allocated: int
@@ -27,7 +27,7 @@ _COUNTS = {
 
 
 class GpuMemoryWatch:
-    """Reads the counters of `devices`, less what they were at mark()."""
+    """Counters of `devices` relative to the last mark()."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices = [device for device in devices if device != "cpu"]
@@ -35,13 +35,13 @@ class GpuMemoryWatch:
         self.mark()
 
     def mark(self) -> None:
-        """Count from here."""
+        """Use the current counters as the new base."""
         for device in self._devices:
             stats = torch.cuda.memory_stats(device)
             self._base[device] = {name: int(stats.get(key, 0)) for name, key in _COUNTS.items()}
 
     def read(self) -> list[GpuMemory]:
-        """One record a GPU; empty on CPU."""
+        """Return one record per GPU; empty on CPU."""
         return [self._read(device) for device in self._devices]
 
     def _read(self, device: str) -> GpuMemory:

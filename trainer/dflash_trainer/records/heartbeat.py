@@ -1,4 +1,4 @@
-"""Signs of life from work that reports nothing by itself, such as a library that reads a file of many gigabytes."""
+"""Heartbeat for work that reports no progress, such as a library that reads a file of many gigabytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVERY_SECONDS = 5.0
 
 
 class Heartbeat:
-    """Inside its `with`, the state's detail is `TEXT, N s` every few seconds, until `end` or the end of the block."""
+    """Context manager that writes `TEXT, N s` to the state every few seconds, until end() or the end of the block."""
 
     def __init__(self, state: RunState, text: str, *, every: float = EVERY_SECONDS) -> None:
         self._state = state
@@ -31,7 +31,7 @@ class Heartbeat:
         self.end()
 
     def end(self) -> None:
-        """Beat no more: the work speaks for itself now, or is done."""
+        """Stop the heartbeat: the work reports progress now, or is done."""
         if not self._over.is_set():
             self._over.set()
             self._thread.join()

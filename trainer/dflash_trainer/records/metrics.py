@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one line a step, appended; lines beyond the step resumed from are dropped."""
+"""`metrics.jsonl`: one JSON object per step; a resume drops the lines after its checkpoint."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dflash_trainer.files import write_text
 
 
 class MetricsFile:
-    """Appends one JSON object a step. A full disk is said once and never ends a run. Owner: Trainer; close() it."""
+    """Appends one JSON object per step. A full disk is reported once and never ends the run. Owner: Trainer."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._handle = file.open("a", encoding="utf-8", buffering=1)
-        self._told = False
+        self._reported = False
 
     @classmethod
     def resume(cls, file: Path, step: int) -> MetricsFile:
-        """Open `file`, keeping only whole lines up to `step`."""
+        """Open `file` and keep only complete lines up to `step`."""
         if file.exists():
             lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
             kept = [line for line in lines if _step_of(line) <= step]
@@ -30,24 +30,24 @@ class MetricsFile:
         return cls(file)
 
     def append(self, values: Mapping[str, Any]) -> None:
-        """Write one object; NaN and infinity become strings, so that every reader can parse it."""
+        """Append one object; NaN and Inf are written as strings, because JSON has no literal for them."""
         try:
             self._handle.write(json.dumps(plain(values)) + "\n")
         except OSError as error:
-            if not self._told:
+            if not self._reported:
                 print(f"metrics.jsonl not written: {error}", flush=True)
-            self._told = True
+            self._reported = True
 
     def close(self) -> None:
         """Close the file."""
         try:
             self._handle.close()
         except OSError:
-            self._told = True
+            self._reported = True
 
 
 def plain(value: Any) -> Any:
-    """JSON values; floats that JSON lacks as the strings nan, inf and -inf."""
+    """Return JSON values; NaN and Inf become the strings nan, inf and -inf."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Where the run is: `state.json` for machines, `phase NAME: DETAIL` lines for people."""
+"""Phase of the run: `state.json` for programs, `phase NAME: DETAIL` lines in the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Phase = Literal[
     "dataset",
     "target_weights",
     "compile",
-    "first_steps",  # in the place of compile, where nothing is compiled
+    "first_steps",  # instead of compile, when nothing is compiled
     "training",
     "evaluating",
     "saving",
@@ -27,41 +27,41 @@ _SECONDS_BETWEEN = 0.5
 
 
 class RunState:
-    """Keeps `state.json` of a run current; without a folder it only prints."""
+    """Writer of `state.json`; without a folder it only prints."""
 
     def __init__(self, folder: Path | None) -> None:
         self._file = folder / "state.json" if folder else None
         self._written = 0.0
         self._phase: Phase = "imports"
         self.step = 0
-        self.total_steps = 0  # known from the first step on, and kept in every later phase
-        self._came_to: dict[str, str] = {}  # last detail of each phase before the training, for whoever looks seldom
+        self.total_steps = 0  # set by the first step and kept in later phases
+        self._results: dict[str, str] = {}  # last detail of each phase before training
 
     def enter(self, phase: Phase, detail: str, *, done: int = 0, total: int = 0) -> None:
-        """A new phase: printed, and written at once."""
+        """Enter a phase: print it and write it immediately."""
         self._phase = phase
         print(f"phase {phase}: {detail}", flush=True)
         self._write(detail, done, total)
 
     def found(self, detail: str) -> None:
-        """What a phase came to: printed, and written at once."""
+        """Report the result of the phase: print it and write it immediately."""
         print(f"{self._phase}: {detail}", flush=True)
         self._write(detail, 0, 0)
 
     def advance(self, detail: str, *, done: int, total: int) -> None:
-        """Progress within the phase; written at most twice a second."""
+        """Report progress within the phase; written at most twice a second."""
         self._keep(detail)
         if time.monotonic() - self._written >= _SECONDS_BETWEEN:
             self._write(detail, done, total)
 
     def line(self, text: str) -> None:
-        """A line of progress whose end cannot be counted: printed, and kept as the detail."""
+        """Print a line of progress without a known total and use it as the detail."""
         print(text, flush=True)
         self.advance(text, done=0, total=0)
 
     def _keep(self, detail: str) -> None:
         if self._phase in _BEFORE_TRAINING:
-            self._came_to[self._phase] = detail
+            self._results[self._phase] = detail
 
     def _write(self, detail: str, done: int, total: int) -> None:
         self._keep(detail)
@@ -77,7 +77,7 @@ class RunState:
             "total_steps": self.total_steps,
             "pid": os.getpid(),
             "updated_at": time.time(),
-            "phases": list(self._came_to.items()),
+            "phases": list(self._results.items()),
         }
         try:
             write_json(self._file, state, sync=False)

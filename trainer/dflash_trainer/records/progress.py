@@ -1,4 +1,4 @@
-"""Progress of long work as plain lines: a bar, a count, the time left."""
+"""Progress of long work as plain lines: bar, count and time left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import TracebackType
 
 
 def duration(seconds: float) -> str:
-    """42 s, 3 m 05 s, 2 h 07 m, 3 d 04 h."""
+    """Return `42 s`, `3 m 05 s`, `2 h 07 m` or `3 d 04 h`."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"

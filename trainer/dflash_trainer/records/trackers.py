@@ -1,4 +1,4 @@
-"""wandb and TensorBoard, each optional, neither able to stop a run or to wait at a prompt."""
+"""wandb and TensorBoard: optional, and never able to stop a run or to wait at a prompt."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import Any, Protocol
 
 from dflash_trainer.config.schema import Config, LoggingConfig
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class Tracker(Protocol):
-    """Takes numbers of a step."""
+    """Receives the metrics of each step."""
 
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of a step."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Finish the run in the tracker."""
 
 
-def open_trackers(config: Config, folder: Path, say: Say) -> list[Tracker]:
-    """The configured trackers; one that cannot start is named and left out."""
+def open_trackers(config: Config, folder: Path, log: Log) -> list[Tracker]:
+    """Return the configured trackers; one that cannot start is reported and omitted."""
     trackers: list[Tracker] = []
-    mode = wandb_mode(config.logging, say)
+    mode = wandb_mode(config.logging, log)
     openers: list[Callable[[], Tracker]] = []
     if mode != "disabled":
         openers.append(lambda: WandbTracker(config, folder, mode))
@@ -32,35 +34,35 @@ def open_trackers(config: Config, folder: Path, say: Say) -> list[Tracker]:
         openers.append(lambda: TensorboardTracker(folder / "tensorboard"))
     for opener in openers:
         try:
-            trackers.append(Guarded(opener(), say))
+            trackers.append(Guarded(opener(), log))
         except Exception as error:
-            say(f"tracker left out: {type(error).__name__}: {error}")
+            log(f"tracker disabled: {type(error).__name__}: {error}")
     return trackers
 
 
-def wandb_mode(logging: LoggingConfig, say: Say) -> str:
-    """disabled, offline or online, decided before anything can ask: online needs a key."""
+def wandb_mode(logging: LoggingConfig, log: Log) -> str:
+    """Return disabled, offline or online; online without a key becomes offline, so that wandb never prompts."""
     if logging.wandb == "online" and not _has_wandb_key():
-        say("wandb: no WANDB_API_KEY and no entry in .netrc, so this run is logged offline (wandb sync sends it later)")
+        log("wandb: no WANDB_API_KEY and no entry in .netrc, so this run is logged offline (wandb sync sends it later)")
         return "offline"
     return logging.wandb
 
 
 class Guarded:
-    """A tracker whose failures are said once and then ignored."""
+    """Tracker whose first failure is reported and disables it."""
 
-    def __init__(self, tracker: Tracker, say: Say) -> None:
+    def __init__(self, tracker: Tracker, log: Log) -> None:
         self._tracker = tracker
-        self._say = say
+        self._log = log
         self._failed = False
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Pass on, unless it failed before."""
+        """Log the values unless the tracker has failed before."""
         if not self._failed:
             self._try(lambda: self._tracker.log(step, values))
 
     def close(self) -> None:
-        """Finish what is buffered."""
+        """Flush and close the tracker."""
         self._try(self._tracker.close)
 
     def _try(self, call: Callable[[], None]) -> None:
@@ -68,11 +70,11 @@ class Guarded:
             call()
         except Exception as error:
             self._failed = True
-            self._say(f"{type(self._tracker).__name__} stopped: {type(error).__name__}: {error}")
+            self._log(f"{type(self._tracker).__name__} stopped: {type(error).__name__}: {error}")
 
 
 class WandbTracker:
-    """A wandb run in the given mode; its files go under the run's folder."""
+    """wandb run in the given mode; its files are below the run's folder."""
 
     def __init__(self, config: Config, folder: Path, mode: str) -> None:
         import wandb
@@ -88,9 +90,11 @@ class WandbTracker:
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of a step."""
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
+        """Finish the run in the tracker."""
         self._run.finish()
 
 
@@ -103,10 +107,12 @@ class TensorboardTracker:
         self._writer: Any = SummaryWriter(str(folder))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of a step."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
+        """Finish the run in the tracker."""
         self._writer.close()
 
 

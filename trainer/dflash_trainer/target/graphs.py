@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dflash_trainer.compilation.cuda_graph import capture_graph
+
 
 @dataclass(frozen=True)
 class _CapturedGraph:
@@ -36,15 +38,7 @@ class GraphedForward:
             return
         input_ids = torch.zeros(rows, length, dtype=torch.int64, device=device)
         states = torch.empty(rows, length, self.width, dtype=self.dtype, device=device)
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            self.forward(input_ids, states)
-        torch.cuda.current_stream(device).wait_stream(stream)
-        torch.cuda.synchronize(device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            self.forward(input_ids, states)
+        graph, _ = capture_graph(lambda: self.forward(input_ids, states), device, self.pool)
         self.pool = graph.pool()
         self.captured[rows, length] = _CapturedGraph(graph, input_ids, states)
 

@@ -1,1 +1,1 @@
-"""The training loop: start, resume, steps, evaluation, stop."""
+"""Training: start, resume, the loop of steps, evaluation and stop."""

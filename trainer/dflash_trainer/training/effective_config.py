@@ -1,4 +1,4 @@
-"""What the values of a configuration come to: defaults filled in, and nothing that another value switches off."""
+"""Effective values of a configuration: defaults filled in, values without effect removed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dflash_trainer.loss.head import rows_per_chunk
 
 S = TypeVar("S")
 
-_OF_TARGET = ("intermediate_size", "num_heads", "num_kv_heads", "head_dim", "rope_theta", "rms_norm_eps")
+_TARGET_DEFAULTS = ("intermediate_size", "num_heads", "num_kv_heads", "head_dim", "rope_theta", "rms_norm_eps")
 
 
 def section(kind: type[S], values: Mapping[str, Any]) -> S:
-    """A section of a checkpoint's configuration; keys of other versions are left out."""
+    """Build a section from a checkpoint's configuration; unknown keys of other versions are ignored."""
     known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**{key: value for key, value in values.items() if key in known})
 
 
 def effective(config: Mapping[str, Mapping[str, Any]], target: TargetShape) -> dict[str, dict[str, Any]]:
-    """The sections of `config` (as Config.to_dict gives them) by what they come to; None has no effect at all."""
+    """Return the sections of `config` (from Config.to_dict) with effective values; None: the value has no effect."""
     drafter = section(DrafterConfig, config["drafter"])
     objective = section(ObjectiveConfig, config["objective"])
     data = section(DataConfig, config["data"])
@@ -41,12 +41,12 @@ def _drafter(config: DrafterConfig, target: TargetShape) -> dict[str, Any]:
         "sliding_window": config.sliding_window if "sliding_attention" in types else None,
         "num_captured": layers,
         "target_layer_ids": layers,
-        **{key: getattr(config, key) or getattr(target, key) for key in _OF_TARGET},
+        **{key: getattr(config, key) or getattr(target, key) for key in _TARGET_DEFAULTS},
     }
 
 
 def _captured(config: DrafterConfig, target: TargetShape) -> tuple[int, ...] | None:
-    """None for layers that this target lacks: it is another one than theirs, which is told by its weights."""
+    """Return the captured layers; None when this target does not have them, which its content hash reports."""
     try:
         return config.captured_layers(target.num_layers)
     except ConfigError:
@@ -59,6 +59,6 @@ def _objective(config: ObjectiveConfig, block: int) -> dict[str, Any]:
 
 
 def _chunks(config: ObjectiveConfig, data: DataConfig, block: int) -> dict[str, Any]:
-    """Rows of logits made at once, a bucket: a product of another size may round otherwise."""
+    """Return the rows of logits per chunk for each bucket: another product size may round differently."""
     rows = (data.batch_size(bucket) * config.num_anchors * (block - 1) for bucket in data.buckets)
     return {"head_chunk": [rows_per_chunk(count, slots=block - 1, chunk=config.head_chunk) for count in rows]}

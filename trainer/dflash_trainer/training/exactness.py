@@ -1,4 +1,4 @@
-"""What a run and the one that it goes on from must share, so that both together equal an uninterrupted one."""
+"""Exact resume: everything that must be equal so that a resumed run matches an uninterrupted one bit for bit."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _WITHOUT_EFFECT = {
     "optimizer": ("lr", "schedule", "warmup_ratio", "decay_ratio", "epochs", "max_steps"),
     "runtime": ("gradient_checkpointing", "queue_depth", "nan_limit"),
 }
-"""Keys that change no number of a resumed run, or only by what is compared in their place: weights, samples, rates."""
+"""Keys without effect on a resumed run, or whose effect is compared directly (weights, samples, learning rates)."""
 _LOADED = ("target.dtype", "drafter.num_captured", "drafter.target_layer_ids")
-"""Keys that say which weights of a target are loaded, and as what."""
+"""Keys that select the target's loaded weights and their dtype."""
 _SECTIONS = ("target", "drafter", "objective", "data", "optimizer", "runtime")
 _FINGERPRINT_KEYS = {
     "target": "content of target.path",
     "dataset": "content of data.path",
-    "boxes": "boxes",
+    "nodes": "nodes",
     "drafter_devices": "drafter devices",
     "target_devices": "target devices",
     "torch": "torch",
@@ -35,14 +35,14 @@ _FINGERPRINT_KEYS = {
 
 
 def run_fingerprint(pipeline: Pipeline, dataset: Dataset) -> dict[str, Any]:
-    """All that decides the numbers of a run, as a checkpoint keeps it."""
+    """Return everything that determines the results of a run, as trainer.json stores it."""
     config = pipeline.config
     per_epoch, per_step = dataset.train_plan.batches_per_epoch, pipeline.shape.batches_per_step
     return {
         "total_steps": total_steps(per_epoch, per_step, config.optimizer),
         "target": pipeline.targets[0].content_hash,
         "dataset": dataset.train.fingerprint,
-        "boxes": pipeline.boxes.count,
+        "nodes": pipeline.nodes.world_size,
         "drafter_devices": [_device_name(device) for device in config.drafter.devices],
         "target_devices": sorted({_device_name(device) for device in config.target.devices}),
         "torch": torch.__version__,
@@ -51,7 +51,10 @@ def run_fingerprint(pipeline: Pipeline, dataset: Dataset) -> dict[str, Any]:
 
 
 def differences(saved: dict[str, Any], now: dict[str, Any], target: TargetShape, *, step: int) -> list[str]:
-    """What changed since the checkpoint of `step` and makes its resume inexact; what is not recorded did not change."""
+    """Return the changes since the checkpoint of `step` that make its resume inexact.
+
+    A value that the checkpoint does not record counts as unchanged.
+    """
     changed = _config_differences(saved["config"], now["config"], target)
     found = [f"{name} {change}" for name, change in changed.items()]
     found += _rate_differences(saved, now, step)
@@ -63,20 +66,20 @@ def differences(saved: dict[str, Any], now: dict[str, Any], target: TargetShape,
 
 
 def _config_differences(saved: dict[str, Any], now: dict[str, Any], target: TargetShape) -> dict[str, str]:
-    """Changes by key, of those that are written otherwise and mean something else."""
-    meant = effective(saved, target), effective(now, target)
+    """Return the changes by key, for keys whose effective value differs."""
+    resolved = effective(saved, target), effective(now, target)
     return {
         f"{name}.{key}": _change(before, after)
         for name in _SECTIONS
         for key, after in now[name].items()
         if key not in _WITHOUT_EFFECT.get(name, ())
         and not _same(before := saved.get(name, {}).get(key), after)
-        and not _same(*(side[name][key] for side in meant))
+        and not _same(*(side[name][key] for side in resolved))
     }
 
 
 def _rate_differences(saved: dict[str, Any], now: dict[str, Any], step: int) -> list[str]:
-    """What gives a step another learning rate, with the first such step to come, else the first one behind."""
+    """Return the keys that change a learning rate, with the first future step that differs, else the first past one."""
     before, after = (section(OptimizerConfig, side["config"]["optimizer"]) for side in (saved, now))
     totals = saved["total_steps"], now["total_steps"]
     for number in (*range(step + 1, min(totals) + 1), *range(1, min(step, *totals) + 1)):

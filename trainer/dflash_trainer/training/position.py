@@ -1,4 +1,4 @@
-"""How far a run is: everything of its state that is not a tensor."""
+"""Position of a run: its state except for tensors."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """The end of a step, as trainer.json keeps it."""
+    """State at the end of a step, as stored in trainer.json."""
 
     step: int = 0
     next_batch: int = 0
-    """Number of the first batch not trained on."""
+    """Number of the next batch to train on."""
     tokens: int = 0
-    """Tokens trained on that are not padding."""
+    """Tokens trained on, without padding."""
     skipped_batches: int = 0
     skipped_samples: int = 0
     bad_run: int = 0
-    """Unusable batches in a row."""
+    """Consecutive skipped batches."""
     best_step: int = 0
     best_accept_len: float = 0.0
-    """Best evaluation so far; 0 before the first."""
+    """Best held-out accept length so far; 0 before the first evaluation."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Position:
-        """What to_dict gave; keys of other versions are ignored."""
+        """Build a position from to_dict() values; unknown keys of other versions are ignored."""
         return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})

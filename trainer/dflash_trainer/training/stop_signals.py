@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: leave after the step at work, or at once while nothing has been trained yet."""
+"""SIGTERM and SIGINT: stop after the running step, or immediately before training has started."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from types import FrameType, TracebackType
 
 
 class StopRequested(BaseException):
-    """The operator asked to stop before training began; nothing is lost.
+    """A stop was requested before training began; nothing is lost.
 
-    No Exception: a library that catches those (a compiler, a loader of weights) would make another failure of it.
+    Not an Exception subclass, so that libraries that catch Exception (compilers, weight loaders) do not swallow it.
     """
 
 
@@ -18,16 +18,19 @@ _installed: list[StopSignals] = []
 
 
 def stop_was_requested() -> bool:
-    """Tell whether a signal asked this process to stop."""
-    return any(owner.asked for owner in _installed)
+    """Return True when a signal has requested a stop of this process."""
+    return any(owner.requested for owner in _installed)
 
 
 class StopSignals:
-    """Owns both signals from install() on, or inside its `with`. `asked` is the first signal's name, or empty."""
+    """Handlers of both signals, from install() or inside a `with` block.
+
+    `requested` is the name of the first signal received, or empty.
+    """
 
     def __init__(self) -> None:
-        self.asked = ""
-        self._at_once = True
+        self.requested = ""
+        self._immediate = True
         self._training = False
         self._before: dict[int, object] = {}
 
@@ -42,36 +45,36 @@ class StopSignals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def install(self) -> None:
-        """Take both signals; a process that ends with its run never gives them back."""
+        """Install both handlers; a process that ends with its run never restores the old ones."""
         _installed.append(self)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._before[number] = signal.signal(number, self._on_signal)
 
     def finish_steps(self) -> None:
-        """From here on a signal waits for the end of the step. Raises StopRequested when one came before."""
-        self._at_once = False
-        if self.asked:
-            raise StopRequested(self.asked)
+        """Let later signals wait for the end of the step. Raises StopRequested when one was received before."""
+        self._immediate = False
+        if self.requested:
+            raise StopRequested(self.requested)
         self._training = True
 
     @property
     def before_training(self) -> bool:
-        """A stop was asked for, and nothing had been trained yet."""
-        return bool(self.asked) and not self._training
+        """True when a stop was requested before training started."""
+        return bool(self.requested) and not self._training
 
-    def leaving(self) -> None:
-        """The run is being closed: another signal interrupts nothing."""
-        self._at_once = False
+    def ignore(self) -> None:
+        """Ignore further signals: the run is closing."""
+        self._immediate = False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.asked = self.asked or signal.Signals(number).name
-        _say(f"{signal.Signals(number).name}: " + ("stopping" if self._at_once else "saving, then stopping"))
-        if self._at_once:
-            raise StopRequested(self.asked)
+        self.requested = self.requested or signal.Signals(number).name
+        _say(f"{signal.Signals(number).name}: " + ("stopping" if self._immediate else "saving, then stopping"))
+        if self._immediate:
+            raise StopRequested(self.requested)
 
 
 def _say(line: str) -> None:
-    """Past Python's buffers: a handler may run in the middle of a print, and a second one inside it is an error."""
+    """Write without Python's buffers: the handler may run inside a print, which is not re-entrant."""
     try:
         os.write(1, f"{line}\n".encode())
     except OSError:

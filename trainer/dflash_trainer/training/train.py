@@ -1,4 +1,4 @@
-"""Trains a drafter: check, build, warm up, train, close.
+"""Train a drafter: check, build, warm up, train, close.
 
 python -m dflash_trainer train --config configs/demo.toml --run-dir runs/demo
 torchrun --nnodes 2 --nproc-per-node 1 ... -m dflash_trainer train --config ... --run-dir ...
@@ -42,37 +42,37 @@ from dflash_trainer.training.trainer import Records, Trainer
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What the command line adds to the configuration."""
+    """Options of the command line that are not part of the configuration."""
 
     run_dir: Path
     resume_from: Path | None = None
 
 
 def train(config: Config, options: TrainOptions, stop: StopSignals | None = None) -> ExitCode:
-    """Run to the end, to a signal, or to a failure, which is recorded; returns the exit code.
+    """Train to the end, to a signal, or to a failure, which is recorded; return the exit code.
 
     Args:
-        stop: who owns the signals already; without it they are owned until the run's end.
+        stop: signal handlers already installed; without them they are installed for this run.
     """
     if stop is None:
         with StopSignals() as stop:
             return train(config, options, stop)
-    boxes = NodeGroup.join(cuda="cuda" in config.drafter.devices[0])
-    folder = options.run_dir if boxes.is_rank_zero else options.run_dir / f"box-{boxes.rank}"
+    nodes = NodeGroup.join(cuda="cuda" in config.drafter.devices[0])
+    folder = options.run_dir if nodes.is_rank_zero else options.run_dir / f"node-{nodes.rank}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "failure.json").unlink(missing_ok=True)
     state = RunState(folder)
     try:
         state.enter("imports", f"torch {torch.__version__}")
         with ExitStack() as closing:
-            closing.callback(boxes.close)
-            finished = _train(config, options, folder, boxes, state, stop, closing)
+            closing.callback(nodes.close)
+            finished = _train(config, options, folder, nodes, state, stop, closing)
         state.enter("finished" if finished else "stopped", f"step {state.step}")
         return ExitCode.FINISHED
     except BaseException as error:
-        if stop.before_training:  # whatever a library made of the signal's exception
-            stop.leaving()
-            state.enter("stopped", f"{stop.asked} before the first step")
+        if stop.before_training:  # whatever a library turned the signal's exception into
+            stop.ignore()
+            state.enter("stopped", f"{stop.requested} before the first step")
             return ExitCode.FINISHED
         if not isinstance(error, Exception):
             raise
@@ -88,29 +88,29 @@ def _train(
     config: Config,
     options: TrainOptions,
     folder: Path,
-    boxes: NodeGroup,
+    nodes: NodeGroup,
     state: RunState,
     stop: StopSignals,
     closing: ExitStack,
 ) -> bool:
-    """Everything between the first line and the last; True when the last step was reached."""
+    """Run all phases; return True when the last step was reached."""
     dataset = _check(config, options, folder, state)
     store = CheckpointStore(options.run_dir / "checkpoints")
-    checkpoint = find_checkpoint(store, options.resume_from, _say) if boxes.is_rank_zero else None
+    checkpoint = find_checkpoint(store, options.resume_from, _log) if nodes.is_rank_zero else None
 
     compilation.install_guards()
     share_cores(sum(device == "cpu" for device in config.target.devices + config.drafter.devices))
     targets = _load_targets(config, state)
-    pipeline = Pipeline(config, targets, boxes)
+    pipeline = Pipeline(config, targets, nodes)
     closing.callback(_close_pipeline, pipeline)
-    position = restore(pipeline, checkpoint, dataset, _say)
+    position = restore(pipeline, checkpoint, dataset, _log)
     state.step = position.step
-    _say(f"going on from {checkpoint.folder}" if checkpoint else "starting fresh")
+    _log(f"resuming from {checkpoint.folder}" if checkpoint else "starting from scratch")
 
     enter_first_steps(config, state)
     pipeline.warm(state.line)
 
-    records = _open_records(config, folder, store, state, position, boxes)
+    records = _open_records(config, folder, store, state, position, nodes)
     closing.callback(_close_records, records)
     stop.finish_steps()
     trainer = Trainer(config, pipeline, dataset, position, records, stop)
@@ -120,19 +120,19 @@ def _train(
 
 
 def enter_first_steps(config: Config, state: RunState) -> None:
-    """Say what the first step of every shape is: where nothing is compiled, no phase speaks of it."""
+    """Enter the phase of the first step of every shape: `compile`, or `first_steps` when nothing is compiled."""
     if compiles(config):
-        state.enter("compile", "every device and shape, one after another")
+        state.enter("compile", "every device and shape, serially")
     else:
         state.enter("first_steps", "every device and shape once; nothing is compiled")
 
 
 def _check(config: Config, options: TrainOptions, folder: Path, state: RunState) -> Dataset:
-    """Everything that can be refused before GPUs are taken."""
+    """Check the configuration, data, target and disk before GPUs are used."""
     write_json(folder / "config.json", config.to_dict())
     state.enter("dataset", config.data.path)
     if not config.data.path:
-        raise InputError("data.path is empty", "name the folder that prepare made")
+        raise InputError("data.path is empty", "name a dataset folder written by prepare")
     dataset = open_dataset(config)
     state.found(f"{len(dataset.train)} samples, {dataset.train_plan.batches_per_epoch} batches an epoch")
     shape = read_shape(locate(config.target.path))
@@ -148,7 +148,7 @@ def _check_gpus(config: Config) -> None:
     if wanted and max(wanted) >= torch.cuda.device_count():
         raise DeviceError(
             f"the configuration names cuda:{max(wanted)}, torch sees {torch.cuda.device_count()} GPUs",
-            "use a configuration for this box, or look at nvidia-smi and CUDA_VISIBLE_DEVICES",
+            "use a configuration for this box, or check nvidia-smi and CUDA_VISIBLE_DEVICES",
             name="gpu_missing",
         )
 
@@ -157,7 +157,7 @@ def _load_targets(config: Config, state: RunState) -> list[Target]:
     targets: list[Target] = []
     for number, device in enumerate(config.target.devices):
         state.enter("target_weights", f"{config.target.path} on {device}")
-        # a GGUF file is read as a whole by a library that says nothing meanwhile
+        # the library reads a whole GGUF file without reporting progress
         with Heartbeat(state, f"target[{number}] reading {config.target.path}") as heartbeat:
             targets.append(load_target(config, device, progress=_layer_progress(state, number, heartbeat)))
     return targets
@@ -172,19 +172,19 @@ def _layer_progress(state: RunState, number: int, heartbeat: Heartbeat) -> Calla
 
 
 def _open_records(
-    config: Config, folder: Path, store: CheckpointStore, state: RunState, position: Position, boxes: NodeGroup
+    config: Config, folder: Path, store: CheckpointStore, state: RunState, position: Position, nodes: NodeGroup
 ) -> Records:
     metrics = MetricsFile.resume(folder / "metrics.jsonl", position.step)
-    if not boxes.is_rank_zero:
+    if not nodes.is_rank_zero:
         return Records(state, metrics, (), None, None)
-    uploader = Uploader(config.checkpoint.s3_uri, _say) if config.checkpoint.s3_uri else None
+    uploader = Uploader(config.checkpoint.s3_uri, _log) if config.checkpoint.s3_uri else None
     writer = CheckpointWriter(
         store,
         keep=config.checkpoint.keep,
-        say=_say,
+        log=_log,
         on_written=lambda checkpoint: uploader.add(checkpoint.folder) if uploader else None,
     )
-    return Records(state, metrics, open_trackers(config, folder, _say), writer, uploader)
+    return Records(state, metrics, open_trackers(config, folder, _log), writer, uploader)
 
 
 def _finish_saving(records: Records, state: RunState) -> None:
@@ -196,7 +196,7 @@ def _finish_saving(records: Records, state: RunState) -> None:
     if records.writer.error is not None:
         raise TrainerError(
             f"the last checkpoint (step {state.step}) could not be written: {records.writer.error}",
-            "free space on the mount of the run and start again: it goes on from the last good checkpoint",
+            "free space on the mount of the run and start again: it resumes from the last complete checkpoint",
             name="checkpoint_failed",
         ) from records.writer.error
 
@@ -213,9 +213,9 @@ def _close_records(records: Records) -> None:
 
 def _close_pipeline(pipeline: Pipeline) -> None:
     if not pipeline.close():
-        _say("a worker does not end; leaving without it")
+        _log("a worker does not end; exiting without it")
         sys.stdout.flush()
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, flush=True)

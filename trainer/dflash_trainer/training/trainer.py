@@ -1,4 +1,4 @@
-"""The loop of steps: train, measure, evaluate, save, stop."""
+"""The training loop: step, measure, evaluate, save, stop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from dflash_trainer.training.stop_signals import StopSignals
 
 @dataclass(frozen=True)
 class Records:
-    """Where a run is written down; boxes that do not lead keep no checkpoints."""
+    """Outputs of a run; only rank 0 has checkpoints and trackers."""
 
     state: RunState
     metrics: MetricsFile
@@ -42,7 +42,7 @@ class Records:
 
 @dataclass(frozen=True)
 class StepTotals:
-    """A step over all drafters and boxes."""
+    """Totals of a step over all drafters and nodes."""
 
     weight: float
     loss: float
@@ -55,7 +55,7 @@ class StepTotals:
 
 
 class Trainer:
-    """Runs the steps from `position` to the last one. Used by one thread."""
+    """Runs the steps from `position` to the last one, in one thread."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Trainer:
         self._target_rate = 0.0
 
     def run(self) -> bool:
-        """Train to the end; True when the last step was reached, False when a stop was asked for."""
+        """Train to the end; return True when the last step was reached, False when a stop was requested."""
         state = self.records.state
         state.total_steps = self.total
         state.enter("training", f"step {self.position.step} of {self.total}", done=self.position.step, total=self.total)
@@ -107,7 +107,7 @@ class Trainer:
         return True
 
     def _step(self, step: int) -> tuple[dict[str, Any], StepTotals]:
-        """One optimizer step; returns its measures."""
+        """Run one optimizer step; return its metrics row and totals."""
         started = time.perf_counter()
         use = self.pipeline.target_use()
         depth = self.pipeline.queue_depth()
@@ -120,7 +120,7 @@ class Trainer:
             applied = math.isfinite(norm)
         if not applied:
             totals = replace(totals, skipped=totals.batches)
-        self._move(step, totals)
+        self._advance(step, totals)
         seconds = time.perf_counter() - started
         self._pace = seconds if not self._pace else 0.9 * self._pace + 0.1 * seconds
         row = self._row(step, totals, reports, seconds=seconds) | {"lr": lr, "grad_norm": norm, "queue_depth": depth}
@@ -128,7 +128,7 @@ class Trainer:
 
     def _totals(self, reports: Sequence[BatchReport]) -> StepTotals:
         good = [report for report in reports if not report.skipped]
-        weight, loss, accept, tokens, batches, skipped, samples, stop = self.pipeline.boxes.sum_numbers(
+        weight, loss, accept, tokens, batches, skipped, samples, stop = self.pipeline.nodes.all_reduce_numbers(
             [
                 sum(report.weight for report in good),
                 sum(report.loss * report.weight for report in good),
@@ -137,14 +137,14 @@ class Trainer:
                 len(reports),
                 len(reports) - len(good),
                 sum(report.bad_samples for report in reports),
-                bool(self.stop.asked),
+                bool(self.stop.requested),
             ]
         )
         mean = (loss / weight, accept / weight) if weight > 0 else (math.nan, math.nan)
         counts = (int(tokens), int(batches), int(skipped), int(samples))
         return StepTotals(weight, *mean, *counts, stop > 0)
 
-    def _move(self, step: int, totals: StepTotals) -> None:
+    def _advance(self, step: int, totals: StepTotals) -> None:
         before = self.position
         self.position = replace(
             before,
@@ -183,14 +183,14 @@ class Trainer:
         }
 
     def _target_speed(self, tokens: int, busy: float) -> float:
-        """Tokens a second that the target workers capture while they are at work, together."""
+        """Return the tokens per second that all target workers capture while they are busy."""
         use = self.pipeline.target_use()
         if use.busy_seconds > busy:
             self._target_rate = (use.tokens - tokens) / (use.busy_seconds - busy) * len(self.pipeline.targets)
         return self._target_rate
 
     def _evaluate(self, step: int) -> dict[str, Any]:
-        """Held-out loss and accept length, over all boxes; remembers the best."""
+        """Return held-out loss and accept length over all nodes; keep the best in the position."""
         state, plan = self.records.state, self.dataset.evaluation_plan
         assert plan is not None
         state.enter("evaluating", f"step {step}, {plan.batches_per_epoch} batches", done=step, total=self.total)
@@ -204,7 +204,7 @@ class Trainer:
         return {"eval_loss": totals.loss, "eval_accept_len": totals.accept_len}
 
     def _record(self, row: dict[str, Any]) -> None:
-        """Write the step down; print it now and then."""
+        """Append the step to all outputs; print it every `logging.every_steps`."""
         records = self.records
         row["checkpoint_failures"] = records.writer.failures if records.writer else 0
         row["uploads_done"] = records.uploader.done if records.uploader else 0
@@ -220,7 +220,7 @@ class Trainer:
         records.state.advance(line, done=step, total=self.total)
 
     def _save(self, *, best: bool) -> None:
-        """Take a snapshot and let the writer put it on the disk."""
+        """Take a snapshot and pass it to the checkpoint writer."""
         writer = self.records.writer
         if writer is None:
             return
@@ -240,7 +240,7 @@ class Trainer:
         return {
             "position": self.position.to_dict(),
             "rng": {
-                "scheme": "anchors and noise of a batch are drawn from runtime.seed and the batch's number",
+                "scheme": "anchors and noise of a batch are drawn from runtime.seed and the batch number",
                 "runtime_seed": self.config.runtime.seed,
                 "data_seed": self.config.data.seed,
                 "next_batch": self.position.next_batch,
@@ -250,7 +250,7 @@ class Trainer:
 
 
 def console_line(row: dict[str, Any], total: int, *, eta: float) -> str:
-    """One step for people."""
+    """Return the console line of one step."""
     skipped = f" skipped {row['skipped_batches']}" if row["skipped_batches"] or row["skipped_samples"] else ""
     return (
         f"step {row['step']}/{total} loss {row['loss']:.3f} accept {row['accept_len']:.2f} tok/s {row['tok_s']:.0f} "
@@ -259,13 +259,13 @@ def console_line(row: dict[str, Any], total: int, *, eta: float) -> str:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """A copy on the CPU that training does not touch."""
+    """Return a CPU copy that training does not modify."""
     return tensor.detach().to("cpu", copy=True)
 
 
 def _nan_run(position: Position, config: Config) -> NanRunError:
     return NanRunError(
-        f"{position.bad_run} batches in a row gave no usable loss or gradient "
+        f"{position.bad_run} consecutive batches gave no finite loss or gradient "
         f"(runtime.nan_limit = {config.runtime.nan_limit}), last at step {position.step}",
-        "look at metrics.jsonl for the samples; lower optimizer.lr, or check data.path and target.dtype",
+        "see metrics.jsonl for the samples; lower optimizer.lr, or check data.path and target.dtype",
     )

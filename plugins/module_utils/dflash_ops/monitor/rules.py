@@ -13,19 +13,19 @@ NEEDS_ACTION = (*DEAD, "stalled", "unknown")
 EVENTS = ("dead", "stalled", "slow", "finished")
 
 STALL_SECONDS = 300.0  # silence that counts as a stall
-STALL_STEPS = 20  # median steps of silence that are allowed at least, for runs with long steps
+STALL_STEPS = 20  # silence shorter than this many median step times is never a stall
 SUSPENDED = "Tt"  # process states of /proc: stopped by a signal, stopped by a debugger
-TOLERANCE = 0.8  # fraction of the expected speed that is enough
-SLOW_WINDOWS = 3  # windows of steps in which a run may reach its speed
+TOLERANCE = 0.8  # lowest acceptable fraction of the expected speed
+SLOW_WINDOWS = 3  # windows of steps before a running run is judged by its speed
 
 
 def stall_limit(rows: Sequence[dict[str, Any]], seconds: float) -> float:
-    """Return the seconds of silence that count as a stall: `seconds`, or twenty median steps where that is longer."""
+    """Return the seconds of silence that count as a stall: `seconds` or 20 median step times, whichever is longer."""
     return max(seconds, STALL_STEPS * (metrics.step_seconds(rows) or 0.0))
 
 
 def stall_reason(*, pid: int, process_state: str, silence: float, limit: float) -> str:
-    """Return the reason why a process makes no progress; empty when it does.
+    """Return why the process counts as stalled, or an empty string.
 
     Args:
         pid: the trainer's process.
