@@ -34,7 +34,8 @@ class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
         """End the command; Ansible would turn an exception into a warning."""
         existing = ", ".join(f"inventory/{file.name}" for file in sorted(FOLDER.glob("*.yml")))
-        name = min(path, os.path.relpath(path), key=len)
+        relative = os.path.relpath(path)
+        name = path if relative.startswith("..") else relative
         remedy = f"correct it, use -i with one of {existing}, or omit -i for this machine"
         text = f"The inventory {name} {problem(Path(path))}. Nothing was done. Remedy: {remedy}"
         Display().error(text, wrap_text=False)

@@ -37,9 +37,10 @@ def print_exit_messages() -> None:
             Display().display(line, stderr=True)
 
 
-def shortest_path(path: str) -> str:
-    """Return the shorter one of a path and its form relative to the current folder."""
-    return min((path, os.path.relpath(path)), key=len) if path.startswith("/") else path
+def displayed_path(path: str) -> str:
+    """Return a path below the current folder in its relative form, any other path unchanged."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
 
 
 class DflashAction(ActionBase):
@@ -104,7 +105,7 @@ class DflashAction(ActionBase):
         extra_vars = load_extra_vars(self._loader)
         options = []
         if inventories != constants.DEFAULT_HOST_LIST:
-            options += [option for path in inventories for option in ("-i", shortest_path(path))]
+            options += [option for path in inventories for option in ("-i", displayed_path(path))]
         for name in BOX_VARIABLES:
             options += ["-e", f"{name}={shlex.quote(str(extra_vars[name]))}"] if name in extra_vars else []
         return options

@@ -29,12 +29,12 @@ def plant_package(site: Path) -> str:
 
 def plant_pth(site: Path) -> str:
     (site / "evil.pth").write_text("import os\n")
-    return "evil.pth (is run at every start"
+    return "evil.pth (runs at every start"
 
 
 def plant_sitecustomize(site: Path) -> str:
     (site / "sitecustomize.py").write_text("")
-    return "sitecustomize.py (is run at every start"
+    return "sitecustomize.py (runs at every start"
 
 
 def remove_file(site: Path) -> str:

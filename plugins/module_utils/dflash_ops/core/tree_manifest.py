@@ -179,7 +179,7 @@ def _stat_differs(now: os.stat_result, then: list[Any]) -> bool:
 def _added(name: str) -> Drift:
     last = name.rpartition("/")[2]
     if last.endswith(".pth") or last in ("sitecustomize.py", "usercustomize.py"):
-        return Drift("startup", name, "is run at every start of this python, and is not in the lockfile")
+        return Drift("startup", name, "runs at every start of this Python and is not in the lockfile")
     if last == "METADATA" and name.rpartition("/")[0].endswith(".dist-info"):
         return Drift("package", name.split("/")[-2][: -len(".dist-info")], "is installed, and is not in the lockfile")
     return Drift("added", name, "is not in the lockfile")
