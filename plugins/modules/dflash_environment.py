@@ -93,7 +93,7 @@ drift:
   description: Differences from the record.
   returned: always
   type: list
-  sample: [{kind: package, path: flashinfer-0.6.1, detail: "is installed but not in the lockfile"}]
+  sample: [{kind: package, path: flashinfer-0.6.1, detail: "is installed, and is not in the lockfile"}]
 ansible_facts:
   description: C(dflash_env) with env_id, folder and python, for later roles.
   returned: always

@@ -39,6 +39,18 @@ def test_file_planted_in_the_cache_is_not_installed(layout: Layout, params: dict
     assert not (site / "torch/evil.py").exists() and not (site / "zz.pth").exists()
 
 
+def test_planted_file_and_damaged_package_are_cleaned_together(layout: Layout, params: dict[str, Any]) -> None:
+    build(layout, params)
+    for path in list(layout.uv_cache.rglob("torch/functional.py")):
+        path.write_text("def einsum():\n    return 2\n")
+    for path in list(layout.uv_cache.rglob("demo_tool.py")):
+        (path.parent / "evil.py").write_text("")
+    second = build(layout, {**params, "lock": params["lock"] + "# another environment\n"})
+    site = site_packages(layout, second["env_id"])
+    assert (site / "torch/functional.py").read_text() == wheels.torch_files(CPU, cuda=None)["torch/functional.py"]
+    assert not (site / "evil.py").exists()
+
+
 @pytest.mark.parametrize("location", ["__pycache__/demo_tool.{tag}.pyc", "planted.pyc"])
 def test_bytecode_planted_in_the_cache_is_not_installed(layout: Layout, params: dict[str, Any], location: str) -> None:
     """Plant bytecode with the source's mtime and size, which Python would load."""

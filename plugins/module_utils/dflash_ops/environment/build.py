@@ -252,7 +252,7 @@ def manifest_with_bytecode(workdir: Path, installed: tree_manifest.Manifest) -> 
 
 def damaged_packages(site: Path, problems: list[str]) -> list[str]:
     """Return the packages with damaged files; an empty list means all, when a file belongs to no package."""
-    if any(problem.endswith("is in no wheel's list") for problem in problems):
+    if any(problem.endswith(tree_manifest.UNLISTED) for problem in problems):
         return []
     text = "\n".join(problems)
     packages = []
